@@ -1,0 +1,68 @@
+# Make alone lists the targets. Two stamps keep the environment current: `core` holds the
+# package and its own dependencies (enough for the demo), `dev` adds what tests need.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+CORE := $(VENV)/core.stamp
+DEV := $(VENV)/dev.stamp
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check pyright format servers bench proof soak clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+$(CORE): pyproject.toml constraints.txt
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $(CORE) $@
+
+demo: $(CORE) ## run the demo; needs no server
+	@$(VENV)/bin/oncebox demo
+
+test: $(DEV) servers check ## check, then run every test against real servers
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(DEV) ## lint, formatting, types, layers
+	@$(VENV)/bin/ruff check -q
+	@$(VENV)/bin/ruff format -q --check
+	@$(PY) -m mypy --no-error-summary
+	@$(VENV)/bin/lint-imports --no-logo
+
+pyright: $(DEV) ## second opinion on the types (needs node)
+	@$(VENV)/bin/pyright
+
+format: $(DEV) ## format and apply the safe lint fixes
+	@$(VENV)/bin/ruff check -q --fix
+	@$(VENV)/bin/ruff format -q
+
+servers: ## install the servers that PyPI does not carry
+	@scripts/install-servers.sh
+
+# The folder decides, not the exit code: a failing run must fail the target.
+define run_if_present
+	@if [ -d $(1) ]; then $(PY) -m $(2); else echo "make $@: $(1)/ is not there yet"; fi
+endef
+
+bench: $(DEV) ## measure throughput and latency
+	$(call run_if_present,benchmarks,benchmarks)
+
+proof: $(DEV) ## try to break the promise: faults before and after every step
+	$(call run_if_present,proof,proof)
+
+soak: $(DEV) ## the proof, for hours
+	$(call run_if_present,proof,proof.soak)
+
+clean: ## remove the environment, caches and reports
+	@rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
