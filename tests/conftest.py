@@ -35,7 +35,7 @@ def _in_a_loop(coroutine_function: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-def _missing(error: Unavailable) -> NoReturn:
+def missing(error: Unavailable) -> NoReturn:
     """A missing server is a skip on a laptop and a failure under CI=true, where it would hide a gap."""
     if os.environ.get("CI") == "true":
         pytest.fail(str(error))
@@ -48,7 +48,7 @@ def postgres() -> Iterator[Postgres]:
     try:
         server = Postgres()
     except Unavailable as error:
-        _missing(error)
+        missing(error)
     with server:
         yield server
 
@@ -59,7 +59,7 @@ def disposable_postgres() -> Iterator[Postgres]:
     try:
         server = Postgres()
     except Unavailable as error:
-        _missing(error)
+        missing(error)
     with server:
         yield server
 
@@ -92,7 +92,7 @@ def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
     try:
         bouncer = PgBouncer(postgres.port)
     except Unavailable as error:
-        _missing(error)
+        missing(error)
     with bouncer:
         yield bouncer
 

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.servers import PgBouncer, Postgres, Proxy
+from tests.conftest import missing
+from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
 from tests.waiting import eventually
 
 
@@ -157,3 +158,14 @@ def test_eventually_names_what_did_not_happen() -> None:
 
     with pytest.raises(AssertionError, match="pigs_fly was not true within 0"):
         eventually(pigs_fly, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)], ids=["ci", "laptop"]
+)
+def test_a_missing_server_fails_ci_and_skips_on_a_laptop(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no such server"):
+        missing(Unavailable("no such server"))
