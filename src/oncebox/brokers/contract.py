@@ -1,0 +1,133 @@
+"""What oncebox asks of a broker: a `Source` to receive from, a `Sink` to publish to.
+
+Both are protocols: nothing has to be inherited. The runtime decides what every delivery is answered;
+a source only carries the answer out. `docs/reference/brokers.md` is this contract at length, and
+`tests/brokers/suite.py` is the test that a broker passes to keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from oncebox.errors import BrokerError, BrokerUnavailable
+from oncebox.message import Headers, Message
+
+__all__ = ["BrokerError", "BrokerUnavailable", "Delivery", "Sink", "Source"]
+
+
+class Delivery(msgspec.Struct, kw_only=True):
+    """One delivery of one message, as the broker handed it out.
+
+    A message that is delivered twice is two deliveries, each with a `tag` of its own. Nothing here is
+    trusted yet: identity, type and limits are decided by whoever turns it into a `Message`.
+    """
+
+    body: bytes
+    headers: Headers = ()
+    """(name, bytes) pairs in the order they came, repeats and bytes that are not UTF-8 included."""
+    properties: dict[str, Any] = {}
+    """What the broker itself knows as identity or type: `message_id`, `type`, `content_type`, …"""
+    provenance: dict[str, Any] = {}
+    """Where it came from (topic, partition, offset, queue, …), for people; never identity."""
+    key: str | None = None
+    """The ordering key, where the broker has one."""
+    deliveries: int = 1
+    """How often the broker has delivered this, 1 = first; always 1 where it does not count."""
+    redelivered: bool = False
+    """True when this may be a redelivery. False is a promise only where the broker counts."""
+    tag: Any = None
+    """The source's own handle for its answer; opaque to everyone else, and never identity."""
+
+
+class Source(Protocol):
+    """Where deliveries come from. One source is one subscription of one consumer.
+
+    Constructing one opens nothing. Every delivery that `receive` returned is answered once, by `ack`,
+    `nack` or `release`, on the source that gave it; what is never answered comes back by itself
+    (visibility timeout, closed channel, rebalance). An answer for a delivery that is no longer this
+    source's is ignored, never an error: the broker has already decided to deliver it again.
+
+    A lost connection raises `BrokerUnavailable`, and the next call may try to connect again.
+    """
+
+    name: str
+    """For logs and metrics, and unique within an app."""
+    in_process: bool
+    """True only when the messages live in this process, so that no database need be named."""
+    identity: Any
+    """How id, source and type are resolved (`oncebox.identity.Identity`), or None for the default."""
+    counts_deliveries: bool
+    """True when `Delivery.deliveries` counts, also across the death of a consumer's process."""
+    redelivery_horizon_seconds: float | None
+    """The longest time after which a message can still be delivered again; None when unbounded."""
+    pins_keys: bool
+    """True when all messages of one key go to one consumer at a time, in order."""
+
+    async def open(self) -> None:
+        """Connect and check that what is named exists.
+
+        Raises `BrokerUnavailable` when the broker can't be reached, and `ConfigError` naming the next
+        step when it can but the topology is not what this source needs.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what was not answered and disconnect. Never raises for a broker that is gone."""
+        ...
+
+    async def receive(self, limit: int) -> list[Delivery]:
+        """Wait until at least one delivery is there and return what is there, `limit` at most.
+
+        Does not wait for more. Cancel-safe: a cancelled receive loses nothing and holds nothing back.
+        Raises `BrokerUnavailable` when the connection is lost or the source is closed.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """These are done for good: never deliver them again.
+
+        Returning is no promise that the broker has heard: an ack lost on the way costs a redelivery.
+        """
+        ...
+
+    async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
+        """Not done: deliver again, not before `delay_seconds` have passed, counted as a delivery."""
+        ...
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Not even tried: give back at once, without counting the delivery where the broker can."""
+        ...
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """Still working on it: keep these from being delivered again for `seconds` from now.
+
+        Does nothing where the broker has no such limit.
+        """
+        ...
+
+
+class Sink(Protocol):
+    """Where published messages go. Constructing one opens nothing."""
+
+    name: str
+    """For logs and metrics."""
+
+    async def open(self) -> None:
+        """Connect and check that what is named exists; errors as `Source.open`."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect. Never raises for a broker that is gone."""
+        ...
+
+    async def publish(self, messages: Sequence[Message]) -> list[BaseException | None]:
+        """Publish and wait for the broker's confirmation of every message.
+
+        Returns one entry per message, in order: None when the broker has taken it, else why it is not
+        known to have. A message without a None is sent again, with the same id; raising instead says
+        the same of all of them.
+        """
+        ...
