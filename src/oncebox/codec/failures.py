@@ -1,0 +1,73 @@
+"""An exception as text that can be stored, and shown to people who may not see payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from traceback import StackSummary, walk_tb
+from typing import NamedTuple
+
+from oncebox.codec.columns import storable
+
+MESSAGE_CHARS_MAX = 2_000
+TRACEBACK_BYTES_MAX = 16 * 1024
+_FRAMES_MAX = 60
+_CHAIN_MAX = 8
+
+
+class ErrorText(NamedTuple):
+    """A failure as it is stored: every part bounded, and text that every database takes."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+def describe_error(error: BaseException) -> ErrorText:
+    """The error's full type name, its own message, and its frames; never raises.
+
+    The traceback has source lines and type names, of this error and of those that led to it, but
+    neither local values nor their messages: those may quote a payload, and only what the handler
+    itself chose to say in the final message is kept. Of a long traceback the end is kept.
+    """
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message can't be shown: __str__ failed)"
+    shown = storable(message[: MESSAGE_CHARS_MAX * 2])[:MESSAGE_CHARS_MAX]
+    return ErrorText(type_name(error), shown, _tail("".join(_frames(error))))
+
+
+def type_name(error: BaseException) -> str:
+    """`module.Class`, and the bare name for a builtin."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return storable(name)[:255]
+
+
+def _frames(error: BaseException) -> Iterator[str]:
+    """Oldest first, as Python prints a chain, without the messages."""
+    for link in reversed(_chain(error)):
+        yield "Traceback (most recent call last):\n"
+        frames = walk_tb(link.__traceback__)
+        yield from StackSummary.extract(frames, limit=-_FRAMES_MAX, capture_locals=False).format()
+        yield f"{type_name(link)}\n"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, then what led to it: its causes, and the first failure inside a group."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < _CHAIN_MAX and not any(current is link for link in chain):
+        chain.append(current)
+        if isinstance(current, BaseExceptionGroup):
+            current = current.exceptions[0]
+        elif current.__cause__ is not None or current.__suppress_context__:
+            current = current.__cause__
+        else:
+            current = current.__context__
+    return chain
+
+
+def _tail(text: str) -> str:
+    kept = storable(text).encode()[-TRACEBACK_BYTES_MAX:]
+    return kept.decode(errors="ignore")
