@@ -45,7 +45,8 @@ def decoder(annotation: Any) -> Decode:
     `bytes` is the body as it is and `str` its UTF-8 text; everything else is JSON: dict, list, Any,
     dataclasses, msgspec structs, TypedDicts, pydantic models, and unions of them. `X | None` takes
     an empty body or null as None. The function raises `UndecodablePayload` and nothing else.
-    TypeError here if the annotation, or a field of it, is something JSON can't become.
+    TypeError here, with the reason, for what a message can't become: a single value such as int (a
+    payload is a whole message), or a class, at any depth, that has no JSON form.
     """
     plain = _bare(annotation)
     if plain is bytes:
@@ -90,10 +91,42 @@ def _or_none(decode: Decode) -> Decode:
     return optional
 
 
+_WHOLE = (
+    msgspec.inspect.AnyType,
+    msgspec.inspect.CollectionType,
+    msgspec.inspect.TupleType,
+    msgspec.inspect.DictType,
+    msgspec.inspect.StructType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.TypedDictType,
+    msgspec.inspect.NamedTupleType,
+    msgspec.inspect.RawType,
+)
+
+
 def _msgspec(annotation: Any) -> Decode:
-    if custom := next(_undecodable_types(msgspec.inspect.type_info(annotation)), None):
-        raise TypeError(f"{custom} has no JSON form that could be decoded")
-    return _guarded(msgspec.json.Decoder(annotation).decode)
+    try:
+        info = msgspec.inspect.type_info(annotation)
+        decode = msgspec.json.Decoder(annotation).decode
+    except Exception as error:  # a forward reference, a union that msgspec can't tell apart, …
+        raise TypeError(f"{shown(annotation)} can't be decoded ({type(error).__name__}: {error})") from None
+    if custom := next(_undecodable_types(info), None):
+        inside = "" if custom == shown(annotation) else f", in {shown(annotation)},"
+        raise TypeError(f"{custom}{inside} has no JSON form")
+    members = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    if not any(isinstance(_unwrapped(member), _WHOLE) for member in members):
+        raise TypeError(f"{shown(annotation)} is a single value, and a payload is a whole message")
+    return _guarded(decode)
+
+
+def _unwrapped(info: Any) -> Any:
+    return _unwrapped(info.type) if isinstance(info, msgspec.inspect.Metadata) else info
+
+
+def shown(annotation: Any) -> str:
+    """An annotation as a person would write it."""
+    is_class = isinstance(annotation, type) and not get_args(annotation)
+    return annotation.__qualname__.rpartition("<locals>.")[2] if is_class else str(annotation)
 
 
 def _undecodable_types(info: Any) -> Iterator[str]:
@@ -106,7 +139,7 @@ def _undecodable_types(info: Any) -> Iterator[str]:
             continue
         seen.add(id(node))
         if isinstance(node, msgspec.inspect.CustomType):
-            yield getattr(node.cls, "__qualname__", str(node.cls))
+            yield shown(node.cls)
         if isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)):
             for name in node.__struct_fields__:
                 child = getattr(node, name)
@@ -170,7 +203,10 @@ def _mentions_pydantic(annotation: Any) -> bool:
 
 def _pydantic(annotation: Any) -> Decode:
     pydantic = sys.modules["pydantic"]
-    adapter = pydantic.TypeAdapter(annotation)
+    try:
+        adapter = pydantic.TypeAdapter(annotation)
+    except Exception as error:
+        raise TypeError(f"{shown(annotation)} can't be decoded ({type(error).__name__}: {error})") from None
     names: set[str] = set()
 
     def reason(error: Any) -> str:
