@@ -1,0 +1,239 @@
+"""The app: consumers on one database. Opens nothing when made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from oncebox import config as _config
+from oncebox import errors
+from oncebox.brokers.contract import Source
+from oncebox.consumer import Consumer
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Settings
+from oncebox.identity import Identity
+from oncebox.policy import Policy, policy_words
+from oncebox.runtime.handles import HandleKind
+from oncebox.runtime.keeper import new_worker_id
+from oncebox.runtime.running import PARTS, Running, connection_settings
+from oncebox.runtime.schema import check_schema, check_schema_async
+from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
+from oncebox.runtime.watchdog import Watchdog
+from oncebox.stores import Store
+
+DEFAULT_DATABASE = "sqlite:///oncebox.db"
+DATABASE_VARIABLE = "ONCEBOX_DATABASE_URL"
+
+
+class App:
+    """Consumers that share a database, and what runs them.
+
+    `database` is a URL (`postgresql://`, `postgresql+asyncpg://`, `sqlite:///file`) or a SQLAlchemy
+    sessionmaker; without one, ONCEBOX_DATABASE_URL, and with nothing but in-process sources a SQLite
+    file. `config` is a TOML file with policy per consumer; by default `oncebox.toml` where there is
+    one. `store` keeps payloads that are over `claim_check_bytes`. ConfigError names what is wrong.
+    """
+
+    def __init__(
+        self,
+        database: Any = None,
+        *,
+        schema: str | None = None,
+        config: str | Path | None = None,
+        store: Store | None = None,
+        heartbeat_seconds: float = 2.0,
+        lapse_seconds: float = 10.0,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        self._config = _config.load(config)
+        self._database = _database(database, schema or self._config.schema)
+        self._schema = schema or self._config.schema
+        self.store = store
+        self.heartbeat_seconds = heartbeat_seconds
+        self.lapse_seconds = lapse_seconds
+        self.drain_seconds = drain_seconds
+        self.consumers: dict[str, Consumer] = {}
+        self.worker = new_worker_id()
+        self.watchdog = Watchdog()
+        self._sync: _SyncState | None = None
+        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncState] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def consumer(
+        self, name: str, source: Source | None = None, *, identity: Identity | None = None, **policy: Any
+    ) -> Consumer:
+        """A new consumer. `policy` are words of `Policy`; ConfigError when a word is unknown, or said in
+        the TOML file too, or when the name is taken."""
+        if name in self.consumers:
+            raise errors.ConfigError(f"consumer {name!r} exists already; one name, one consumer")
+        consumer = Consumer(self, name, source, identity, policy)
+        self.consumers[name] = consumer
+        return consumer
+
+    def policy_of(self, name: str, words: dict[str, Any]) -> Policy:
+        """The consumer's policy from code and file; a word set in both is an error naming both."""
+        said = policy_words(words, f"consumer {name!r} in code")
+        filed = self._config.words(name)
+        for word in sorted(said.keys() & filed.keys()):
+            raise errors.ConfigError(
+                f"consumer {name!r}: {word} is set in code ({said[word]!r}) and in {self._config.where(name, word)} "
+                f"({filed[word]!r}); keep one of them"
+            )
+        return Policy(**said, **filed)
+
+    @property
+    def database(self) -> Database:
+        """Where the tables are. ConfigError when nothing names a database and a real source needs one."""
+        if self._database is None:
+            real = [c.name for c in self.consumers.values() if c.source is not None and not c.source.in_process]
+            if real:
+                raise errors.ConfigError(
+                    f"consumer {real[0]!r} has a real source, but the app names no database: "
+                    f"App('postgresql://…') or {DATABASE_VARIABLE} (a silent SQLite file in each container would "
+                    "be a ledger in each container)"
+                )
+            self._database = Database(DEFAULT_DATABASE, schema=self._schema)
+        return self._database
+
+    def handle_kinds(self) -> frozenset[HandleKind]:
+        """Which connections handlers may ask for."""
+        database = self._database or Database(DEFAULT_DATABASE, schema=self._schema)
+        return cast("frozenset[HandleKind]", database.handle_kinds())
+
+    def load(self, reference: str) -> bytes:
+        """A payload from the store."""
+        if self.store is None:
+            raise errors.ConfigError("a message keeps its payload in a store, and this app has none: App(store=…)")
+        return self.store.get(reference)
+
+    @asynccontextmanager
+    async def running(self, *, only: tuple[str, ...] = PARTS) -> AsyncIterator[Running]:
+        """Run sources, workers and maintenance for the length of the block; drains at its end.
+
+        Fits a FastAPI lifespan. Raises SchemaMissing or SchemaOutdated with the command to run, and
+        ConfigError for what can't work, before anything is received.
+        """
+        await check_schema_async(self.database)
+        self._check()
+        running = Running(
+            self.database, self.consumers.values(), only=only, beat_seconds=self.heartbeat_seconds,
+            lapse_seconds=self.lapse_seconds, drain_seconds=self.drain_seconds, load=self.load,
+        )  # fmt: skip
+        await running.start()
+        try:
+            yield running
+        finally:
+            await asyncio.shield(running.stop())
+
+    def _check(self) -> None:
+        """What can be known to be wrong before the first message."""
+        for unknown in sorted(self._config.consumers() - self.consumers.keys()):
+            raise errors.ConfigError(
+                f"{self._config.where(unknown)} sets policy for consumer {unknown!r}, which this app does not have; "
+                f"it has: {', '.join(sorted(self.consumers)) or 'none'}"
+            )
+        for consumer in self.consumers.values():
+            if consumer.source is not None and consumer.policy.mode == "inline" and not consumer.registry.all():
+                raise errors.ConfigError(f"consumer {consumer.name!r} has a source but no handler")
+            if consumer.registry.all() and not consumer.registry.is_async and not self.database.serves_sync:
+                raise errors.ConfigError(
+                    f"consumer {consumer.name!r} has plain def handlers, which asyncpg can't serve; "
+                    "use async def, or a postgresql:// URL"
+                )
+            horizon = consumer.source.redelivery_horizon_seconds if consumer.source is not None else 0.0
+            retention = consumer.policy.retention_seconds
+            if retention is not None and horizon is not None and retention < horizon:
+                raise errors.ConfigError(
+                    f"consumer {consumer.name!r}: retention is {retention:g} s, but its source may deliver again "
+                    f"after {horizon:g} s; keep the ledger at least that long"
+                )
+
+    @property
+    def sync_state(self) -> _SyncState:
+        """Blocking connections for single calls."""
+        with self._lock:
+            if self._sync is None:
+                self._sync = _SyncState(self)
+            return self._sync
+
+    @property
+    def async_state(self) -> _AsyncState:
+        """Async connections for single calls, of the running loop."""
+        return self._async.setdefault(asyncio.get_running_loop(), _AsyncState(self))
+
+    def close(self) -> None:
+        """Close the blocking connections that `process_sync` opened."""
+        with self._lock:
+            state, self._sync = self._sync, None
+        if state is not None:
+            state.close()
+
+    async def aclose(self) -> None:
+        """Close the connections that `process` opened on this loop, and the blocking ones."""
+        state = self._async.pop(asyncio.get_running_loop(), None)
+        if state is not None:
+            await state.close()
+        self.close()
+
+
+def _database(given: Any, schema: str) -> Database | None:
+    if isinstance(given, Database):
+        return given
+    if given is None:
+        url = os.environ.get(DATABASE_VARIABLE)
+        return Database(url, schema=schema) if url else None
+    if isinstance(given, str):
+        return Database(given, schema=schema)
+    from oncebox.drivers.sqlalchemy import SqlAlchemyDatabase
+
+    return SqlAlchemyDatabase(given, schema=schema)
+
+
+class _SyncState:
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.side = SideChannel(app.database, Settings(side=True))
+        self._pools: dict[Settings, Connections] = {}
+        self._lock = threading.Lock()
+
+    def sessions(self, policy: Policy) -> Connections:
+        settings = connection_settings(policy)
+        with self._lock:
+            if not self._pools:
+                check_schema(self._app.database)
+            if settings not in self._pools:
+                self._pools[settings] = Connections(self._app.database, settings)
+            return self._pools[settings]
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self.side.close()
+
+
+class _AsyncState:
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.side = AsyncSideChannel(app.database, Settings(side=True))
+        self._pools: dict[Settings, AsyncConnections] = {}
+        self._checking = asyncio.Lock()
+
+    async def sessions(self, policy: Policy) -> AsyncConnections:
+        settings = connection_settings(policy)
+        async with self._checking:
+            if not self._pools:
+                await check_schema_async(self._app.database)
+            if settings not in self._pools:
+                self._pools[settings] = AsyncConnections(self._app.database, settings)
+        return self._pools[settings]
+
+    async def close(self) -> None:
+        for pool in self._pools.values():
+            await pool.close()
+        await self.side.close()

@@ -1,0 +1,141 @@
+"""A consumer: a name that scopes deduplication, a policy, handlers, and maybe a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oncebox import errors
+from oncebox.brokers.contract import Source
+from oncebox.core.inline import stream
+from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.run import run, run_async
+from oncebox.core.steps import Op
+from oncebox.core.stored import receive
+from oncebox.core.work import Item, Work
+from oncebox.drivers.session import Session
+from oncebox.identity import Identity
+from oncebox.message import NAME_BYTES_MAX, Message, check_text
+from oncebox.runtime.handlers import compile_handler
+from oncebox.runtime.intake import Intake
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.registry import Registry
+
+if TYPE_CHECKING:
+    from oncebox.app import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Consumer:
+    """One consumer: a name that scopes deduplication, a policy, handlers, and maybe a source."""
+
+    def __init__(
+        self, app: App, name: str, source: Source | None, identity: Identity | None, words: dict[str, Any]
+    ) -> None:
+        check_text("consumer name", name, NAME_BYTES_MAX)
+        if not name:
+            raise errors.ConfigError("a consumer needs a name: it scopes deduplication")
+        self.app = app
+        self.name = name
+        self.source = source
+        self.policy = app.policy_of(name, words)
+        self.registry = Registry(name)
+        identity = identity or (source.identity if source is not None else None)
+        self.intake = Intake(name, self.policy, self.registry, identity, app.store)
+
+    def handler(self, *types: str, long: bool = False) -> Callable[[F], F]:
+        """Register a handler for these types; for everything when none is named.
+
+        Parameters are served by annotation. `long=True` (stored mode) holds a lease instead of a row
+        lock while the handler runs. HandlerError names the parameter that can't be served.
+        """
+        return self._register(types, batch=False, long=long)
+
+    def batch_handler(self, *types: str) -> Callable[[F], F]:
+        """Register a handler that takes a list of messages: one call, one transaction, set-based work.
+
+        It returns one result per message, or None. Needs `batch` in the policy to get more than one.
+        """
+        return self._register(types, batch=True, long=False)
+
+    def _register(self, types: tuple[str, ...], *, batch: bool, long: bool) -> Callable[[F], F]:
+        if types and callable(types[0]):
+            raise errors.HandlerError(f"consumer {self.name!r}: write @consumer.handler() with parentheses")
+        if long and self.policy.mode != "stored":
+            raise errors.HandlerError(
+                f'consumer {self.name!r}: long=True needs mode="stored"; inline, the broker\'s own timeout rules'
+            )
+        if long and not types:
+            raise errors.HandlerError(f"consumer {self.name!r}: a long handler names its types")
+
+        def register(function: F) -> F:
+            kinds = self.app.handle_kinds()
+            self.registry.add(compile_handler(function, types=types, batch=batch, long=long, database=kinds))
+            return function
+
+        return register
+
+    def work(self, worker: str, slot: int) -> Work:
+        """What a worker of this consumer works with."""
+        return Work(
+            self.name, self.app.database.queries, self.policy, worker=worker, slot=slot,
+            types=self.registry.short_types(), long_types=self.registry.long_types(), handler=self.registry.find,
+        )  # fmt: skip
+
+    async def process(self, message: Message, handle: Any = None) -> Outcome:
+        """Handle one message now (inline), or store it (stored mode).
+
+        With a handle (see the guard) it joins the caller's transaction, and the caller commits.
+        Raises DatabaseUnavailable when the database can't be reached: the outcome is then not known.
+        """
+        if handle is not None:
+            return await self.app.joined(self).process(message, handle)
+        item = self._item(message, needs_async=True)
+        state = self.app.async_state
+        async with (await state.sessions(self.policy)).lend() as session:
+            performer = self._performer(session, state.side, True)
+            await run_async(self._flow(item), performer)
+        assert item.outcome is not None
+        return item.outcome
+
+    def process_sync(self, message: Message, handle: Any = None) -> Outcome:
+        """The same for plain `def` handlers, and outside an event loop."""
+        if handle is not None:
+            return self.app.joined(self).process_sync(message, handle)
+        item = self._item(message, needs_async=False)
+        state = self.app.sync_state
+        with state.sessions(self.policy).lend() as session:
+            performer = self._performer(session, state.side, False)
+            run(self._flow(item), performer)
+        assert item.outcome is not None
+        return item.outcome
+
+    def _item(self, message: Message, *, needs_async: bool) -> Item:
+        if self.policy.mode == "inline" and self.registry.all() and self.registry.is_async != needs_async:
+            right = "await consumer.process(…)" if self.registry.is_async else "consumer.process_sync(…)"
+            raise TypeError(f"consumer {self.name!r}: its handlers are {_kinds(self.registry)}; use {right}")
+        item = self.intake.from_message(message)
+        if item.refusal is not None and isinstance(item.refusal[1], errors.TooLarge):
+            raise item.refusal[1]
+        return item
+
+    def _flow(self, item: Item) -> Op[None]:
+        work = self.work(self.app.worker, 0)
+        return stream(work, item) if self.policy.mode == "inline" else _received(work, item)
+
+    def _performer(self, session: Session, side: Any, is_async: bool) -> Performer:
+        work = self.work(self.app.worker, 0)
+        return Performer(work, session, side, is_async=is_async, load=self.app.load, watchdog=self.app.watchdog)
+
+
+def _received(work: Work, item: Item) -> Op[None]:
+    for _ in range(10):
+        left = yield from receive(work, [item])
+        if not left:
+            return
+    item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=1.0)
+
+
+def _kinds(registry: Registry) -> str:
+    return "async def" if registry.is_async else "def"

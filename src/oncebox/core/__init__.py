@@ -1,0 +1,1 @@
+"""What the inbox decides, without doing any of it: flows that yield steps. No I/O, no drivers."""

@@ -1,0 +1,235 @@
+"""Several messages in one transaction, and what happens when one of them fails.
+
+One savepoint, not one per message: when a handler fails, everything since the savepoint is undone
+(row locks stay), the culprit is set aside, and what had succeeded runs again, which moves the
+savepoint past it. So no handler runs more than twice for its neighbours' sake, however many fail.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from oncebox import errors
+from oncebox.codec import decode_result, encode_result
+from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
+from oncebox.core.inline import known_outcome, vouch
+from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.steps import Begin, Call, Commit, Fetch, Handle, Op, Restore, Rollback, Save, Settle
+from oncebox.core.work import Item, Work
+
+LOCK_MS = 30
+"""How long a batch waits for a row that another batch holds before both try with half as many."""
+
+
+class Run:
+    """What came of a batch: done, failed with the error, and not started within the time bound."""
+
+    def __init__(self) -> None:
+        self.done: list[Item] = []
+        self.failed: list[tuple[Item, Exception]] = []
+        self.left: list[Item] = []
+
+
+def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
+    """Run the items' handlers in arrival order inside the open transaction, setting culprits aside."""
+    run = Run()
+    units: deque[tuple[Item, ...]] = deque(segments(items))
+    since: list[tuple[Item, ...]] = []
+    again = 0
+    started = work.monotonic()
+    saved = len(items) > 1
+    if saved:
+        yield Save()
+    while units:
+        if run.done and not again and work.monotonic() - started > work.policy.batch_seconds:
+            run.left = [item for unit in units for item in unit]
+            break
+        unit = units.popleft()
+        try:
+            result = yield Handle(unit)
+            keep(unit, result)
+        except Exception as error:
+            if isinstance(error, (errors.DatabaseUnavailable, errors.Conflict)) or is_busy(error, len(items)):
+                raise
+            if len(unit) == 1:
+                run.failed.append((unit[0], error))
+            if not saved:
+                raise Undo(run) from error
+            yield Restore()
+            # A list handler does not say which message it failed on: each runs alone.
+            alone = [(item,) for item in unit] if len(unit) > 1 else []
+            units.extendleft(reversed([*since, *alone]))
+            run.done = run.done[: len(run.done) - sum(map(len, since))]
+            again, since = len(since), []
+            continue
+        since.append(unit)
+        run.done.extend(unit)
+        if again:
+            again -= 1
+            if not again:
+                yield Save(again=True)
+                since = []
+    return run
+
+
+class Undo(Exception):
+    """The only message of its transaction failed: roll back, then record."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+
+def is_busy(error: BaseException, size: int) -> bool:
+    """A lock timeout among many is their getting into each other's way; alone it is a failure."""
+    return size > 1 and isinstance(error, errors.LockBusy)
+
+
+def segments(items: Sequence[Item]) -> list[tuple[Item, ...]]:
+    """Neighbours of one list handler go together; everything else goes alone, in arrival order."""
+    units: list[tuple[Item, ...]] = []
+    for item in items:
+        together = item.handler is not None and item.handler.batch
+        if together and units and units[-1][0].handler is item.handler:
+            units[-1] += (item,)
+        else:
+            units.append((item,))
+    return units
+
+
+def keep(unit: tuple[Item, ...], result: object) -> None:
+    """Give each item its result: a list handler returns one per message, or nothing."""
+    handler = unit[0].handler
+    if handler is None or not handler.batch:
+        unit[0].result = result
+        return
+    if result is None:
+        return
+    if not isinstance(result, (list, tuple)) or len(result) != len(unit):
+        raise errors.HandlerError(
+            f"batch handler {handler.name} returns one result per message ({len(unit)}), or None"
+        )
+    for item, value in zip(unit, result, strict=True):
+        item.result = value
+
+
+def results(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
+    """The rows of what the handlers returned."""
+    calls: list[Call] = []
+    for item in items:
+        if item.result is not None:
+            body = encode_result(item.result)
+            item.result = decode_result(body)
+            calls.append(work.keyed(work.queries.keep_result, item, body=body))
+    return tuple(calls)
+
+
+def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
+    """Claim, handle and commit several deliveries in one transaction, then settle them.
+
+    Returns items that were not dealt with: out of time, or in another batch's way. They hold no
+    claim and are to be tried again. DatabaseUnavailable and cancellation leave rolled back.
+    """
+    now, later = distinct(items)
+    token = work.token()
+    try:
+        yield Begin(token, lock_ms=LOCK_MS if len(now) > 1 else 0)
+        rows = yield Fetch(_claims(work, now))
+        claimed = {(row[0], row[1]) for row in rows}
+        fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
+        known = [item for item in now if (item.message.source, item.message.id) not in claimed]
+        calls = yield from _known(work, known, later)
+        run = yield from handle_all(work, fresh)
+        calls += results(work, run.done)
+        for item, error in run.failed:
+            calls += yield from _charge(work, item, error)
+        calls += tuple(work.keyed(work.queries.unclaim, item) for item in run.left)
+        yield Commit(token, calls)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):
+            raise
+        yield Rollback()
+        for item in items:
+            item.outcome = None
+        if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+            raise
+        # No culprit is known, or the batch of one failed: smaller, down to one by one.
+        if isinstance(error, (errors.Conflict, errors.LockBusy)):
+            work.conflicted()
+        else:
+            work.limit = 1
+        return list(items)
+    for item in run.done:
+        item.outcome = Outcome(Status.PROCESSED, item.result)
+    work.succeeded()
+    settled = [item for item in items if item.outcome is not None]
+    doubtful = [item for item in settled if item.doubtful]
+    if doubtful:
+        yield from vouch(work, doubtful)
+    for item in settled:
+        yield Settle(item)
+    return [item for item in items if item.outcome is None]
+
+
+def distinct(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Refused ones and second deliveries of a key wait for a transaction of their own."""
+    seen: set[tuple[str, str]] = set()
+    now: list[Item] = []
+    later: list[Item] = []
+    for item in items:
+        key = (item.message.source, item.message.id)
+        (later if key in seen or item.refusal is not None else now).append(item)
+        seen.add(key)
+    return now, later
+
+
+def _claims(work: Work, items: Sequence[Item]) -> Call:
+    return work.call(
+        work.queries.claim_many,
+        consumer=work.consumer,
+        rows=[
+            {
+                "source": item.message.source, "message_id": item.message.id, "type": item.message.type,
+                "fingerprint": item.fingerprint,
+            }
+            for item in items
+        ],
+    )  # fmt: skip
+
+
+def _known(work: Work, known: list[Item], later: list[Item]) -> Op[tuple[Call, ...]]:
+    """Name the outcomes of those whose key is taken; conflicts are buried with this commit."""
+    if not known:
+        return ()
+    rows = yield Fetch(
+        work.call(
+            work.queries.lookup, consumer=work.consumer,
+            rows=[{"source": item.message.source, "message_id": item.message.id} for item in known],
+        )
+    )  # fmt: skip
+    found = {(row[0], row[1]): tuple(row) for row in rows}
+    calls: tuple[Call, ...] = ()
+    for item in known:
+        row = found.get((item.message.source, item.message.id))
+        if row is None:
+            later.append(item)  # its row went away meanwhile: tried again, never "new"
+            continue
+        outcome = known_outcome(work, item, row)
+        if isinstance(outcome, Verdict):
+            calls += (bury(work, item, outcome.reason, outcome.error, 0),)
+            outcome = outcome.outcome
+        item.outcome = outcome
+    return calls
+
+
+def _charge(work: Work, item: Item, error: BaseException) -> Op[tuple[Call, ...]]:
+    """Record a culprit in the transaction its neighbours commit."""
+    rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
+    verdict = judge(error, rows[0][0] + 1, work.policy, work.jitter)
+    item.outcome = verdict.outcome
+    calls: tuple[Call, ...] = (record_attempt(work, item, error),)
+    if verdict.fate is Fate.RETRY:
+        return (*calls, work.keyed(work.queries.unclaim, item))
+    if verdict.fate is Fate.DISCARDED:
+        return (*calls, work.keyed(work.queries.set_state, item, state=2))
+    return (*calls, bury(work, item, verdict.reason, error, rows[0][0] + 1))

@@ -1,0 +1,121 @@
+"""What becomes of a message whose handler failed: judged in one place, recorded the same everywhere."""
+
+from __future__ import annotations
+
+import random
+from enum import Enum, auto
+
+import msgspec
+
+from oncebox import errors
+from oncebox.codec import describe_error, pack_headers, pack_provenance
+from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.steps import Call
+from oncebox.core.work import Item, Work
+from oncebox.policy import Policy
+
+RERUNS_MAX = 10
+"""Deadlocks and serialization failures run again this often before they count as a failure."""
+
+
+class Fate(Enum):
+    """The three ways a failure can end."""
+
+    RETRY = auto()
+    DEAD = auto()
+    DISCARDED = auto()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What to do with a failed message, and why."""
+
+    fate: Fate
+    error: BaseException
+    reason: str = ""
+    delay_seconds: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        """The delivery's outcome once the verdict is recorded."""
+        status = {Fate.RETRY: Status.RETRY, Fate.DEAD: Status.DEAD, Fate.DISCARDED: Status.DISCARDED}[self.fate]
+        return Outcome(status, error=self.error, reason=self.reason, delay_seconds=self.delay_seconds)
+
+
+def is_uncharged(error: BaseException) -> bool:
+    """Whether the transaction runs again without an attempt being counted (bounded by RERUNS_MAX)."""
+    return isinstance(error, errors.Conflict)
+
+
+def judge(error: BaseException, attempts: int, policy: Policy, jitter: random.Random) -> Verdict:
+    """The verdict on a failure that was attempt number `attempts`."""
+    if isinstance(error, errors.Discard):
+        return Verdict(Fate.DISCARDED, error, error.reason)
+    if isinstance(error, errors.UndecodablePayload):
+        return Verdict(Fate.DEAD, error, Reason.UNDECODABLE)
+    if isinstance(error, errors.Dead):
+        return Verdict(Fate.DEAD, error, Reason.TERMINAL)
+    terminal = isinstance(error, policy.terminal) or (
+        isinstance(error, errors.OnceboxError) and not error.retryable
+    )
+    if terminal:
+        return Verdict(Fate.DEAD, error, Reason.TERMINAL)
+    if attempts >= policy.retry.attempts:
+        return Verdict(Fate.DEAD, error, Reason.EXHAUSTED)
+    delay = error.after_seconds if isinstance(error, errors.Retry) else None
+    if delay is None:
+        delay = policy.retry.delay_seconds(attempts, jitter)
+    return Verdict(Fate.RETRY, error, delay_seconds=delay)
+
+
+def record_attempt(work: Work, item: Item, error: BaseException, *, died: bool = False) -> Call:
+    """Keep what happened, without payload values."""
+    text = describe_error(error)
+    return work.keyed(
+        work.queries.record_attempt, item, died=died, error_type=text.type, error=text.message,
+        traceback=text.traceback, worker=work.worker,
+    )  # fmt: skip
+
+
+def bury(work: Work, item: Item, reason: str, error: BaseException, attempts: int) -> Call:
+    """Put a message that is not in the queue among the dead, with all that is needed to redrive it."""
+    message, text = item.message, describe_error(error)
+    return work.keyed(
+        work.queries.bury, item, fingerprint=item.fingerprint, type=message.type, key=message.key,
+        payload=item.payload, headers=pack_headers(message.headers), content_type=message.content_type,
+        provenance=pack_provenance(message.provenance), reason=str(reason), error_type=text.type,
+        error=text.message, traceback=text.traceback, attempts=attempts,
+    )  # fmt: skip
+
+
+def bury_queued(work: Work, item: Item, verdict: Verdict, *, charged: int = 1) -> tuple[Call, ...]:
+    """Move a stored message from the queue to the dead."""
+    text = describe_error(verdict.error)
+    return (
+        work.call(
+            work.queries.bury_queued, seq=item.seq, reason=str(verdict.reason), error_type=text.type,
+            error=text.message, traceback=text.traceback, charged=charged,
+        ),
+        work.call(work.queries.finish, seqs=[item.seq]),
+    )  # fmt: skip
+
+
+def charge_queued(work: Work, item: Item, error: BaseException) -> tuple[Verdict, tuple[Call, ...]]:
+    """The verdict on a stored message, and what records it in the queue's own transaction."""
+    verdict = judge(error, item.attempts + 1, work.policy, work.jitter)
+    calls: tuple[Call, ...] = (record_attempt(work, item, error),)
+    if verdict.fate is Fate.RETRY:
+        calls += (work.call(work.queries.charge, seq=item.seq, seconds=verdict.delay_seconds),)
+    elif verdict.fate is Fate.DEAD:
+        calls += bury_queued(work, item, verdict)
+    else:
+        calls += (
+            work.call(work.queries.finish, seqs=[item.seq]),
+            work.keyed(work.queries.set_state, item, state=STATE_DISCARDED),
+        )
+    return verdict, calls
+
+
+STATE_UNFINISHED = 1
+STATE_DISCARDED = 2
+STATE_STALE = 3
+STATE_SUPPRESSED = 4

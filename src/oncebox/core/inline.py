@@ -1,0 +1,334 @@
+"""Inline: deliver → BEGIN and claim → handle → finish and COMMIT → settle.
+
+One message, one transaction. Where the next message is at hand, its BEGIN and claim travel with
+this one's COMMIT, so that a message costs two round trips and its handler's own.
+"""
+
+from __future__ import annotations
+
+from oncebox import errors
+from oncebox.codec import decode_result, encode_result
+from oncebox.core.failure import (
+    RERUNS_MAX,
+    STATE_DISCARDED,
+    STATE_STALE,
+    STATE_SUPPRESSED,
+    STATE_UNFINISHED,
+    Fate,
+    Verdict,
+    bury,
+    judge,
+    record_attempt,
+)
+from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Flush, Handle, Next, Op, Rollback, Settle, Side
+from oncebox.core.work import Item, Work
+
+GROUP_MAX = 100
+"""Most lazily committed messages that wait for one flush."""
+BUSY_DELAY_SECONDS = 1.0
+"""When to look again at a message that another worker has in hand."""
+
+
+class Opened:
+    """A transaction that is open with its claim made: the token it carries, and whether it is new."""
+
+    __slots__ = ("fresh", "token")
+
+    def __init__(self, token: str, fresh: bool) -> None:
+        self.token = token
+        self.fresh = fresh
+
+
+def stream(work: Work, item: Item | None) -> Op[None]:
+    """Handle items, one transaction each, for as long as the next one is at hand."""
+    opened: Opened | None = None
+    held: list[Item] = []
+    while item is not None:
+        opened, following = yield from deliver(work, item, opened)
+        held.append(item)
+        if following is None:
+            following = yield Next()
+        if not work.lazy or following is None or len(held) >= GROUP_MAX:
+            if work.lazy or item.doubtful:
+                yield from vouch(work, held)
+            for settled in held:
+                yield Settle(settled)
+            held.clear()
+        item = following
+
+
+def deliver(work: Work, item: Item, opened: Opened | None) -> Op[tuple[Opened | None, Item | None]]:
+    """One delivery to its outcome. Returns what the commit opened for the following item, and that item.
+
+    Lets DatabaseUnavailable (nothing acked, nothing charged) and cancellation out, rolled back.
+    """
+    following: Item | None = None
+    for rerun in range(RERUNS_MAX + 1):
+        committing = False
+        try:
+            if opened is None:
+                opened = yield from claim(work, item)
+                if opened is None:
+                    return None, following
+            token, fresh, opened = opened.token, opened.fresh, None
+            if not fresh:
+                if (yield from already_known(work, item, token)):
+                    return None, following
+                continue  # its row went away between the two statements: ask again, never "new"
+            if item.refusal is not None:
+                yield from refuse(work, item, token)
+                return None, following
+            if is_suspect(item) and not (yield from may_start(work, item, token)):
+                return None, following
+            item.result = yield Handle((item,))
+            if following is None:
+                following = yield Next()
+            then = begin(work, following) if following is not None and not is_suspect(following) else None
+            calls = closing(work, item)
+            committing = True
+            changed = yield Commit(token, calls, then)
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                raise
+            yield Rollback()
+            if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+                yield from withdraw(work, item)
+                raise
+            if committing and then is not None and (yield from is_done(work, item)):
+                # The commit went through; what failed is the claim that travelled with it.
+                item.outcome = Outcome(Status.PROCESSED, item.result)
+                return None, following
+            if isinstance(error, errors.Conflict) and rerun < RERUNS_MAX:
+                continue
+            yield from fail(work, item, error)
+            return None, following
+        item.outcome = Outcome(Status.PROCESSED, item.result)
+        return (Opened(then.token, changed == 1) if then is not None else None), following
+    item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
+    yield from withdraw(work, item)
+    return None, following
+
+
+def begin(work: Work, item: Item) -> Begin:
+    """Open a transaction with the item's claim in it."""
+    message = item.message
+    insert = work.keyed(
+        work.queries.claim, item, type=message.type, fingerprint=item.fingerprint, state=0, lazy=work.lazy
+    )
+    return Begin(work.token(), (insert,), lazy=work.lazy)
+
+
+def claim(work: Work, item: Item) -> Op[Opened | None]:
+    """Open and claim. None, with the outcome set, when another worker holds the key for too long."""
+    if is_suspect(item) and work.marks_first and not (yield from mark(work, item)):
+        return None
+    opening = begin(work, item)
+    try:
+        changed = yield opening
+    except errors.LockBusy as busy:
+        yield Rollback()
+        yield from withdraw(work, item)
+        item.outcome = Outcome(Status.IN_FLIGHT, error=busy, delay_seconds=BUSY_DELAY_SECONDS)
+        return None
+    return Opened(opening.token, changed == 1)
+
+
+def closing(work: Work, item: Item) -> tuple[Call, ...]:
+    """What is written together with COMMIT: the result, and the marker's withdrawal."""
+    calls: tuple[Call, ...] = ()
+    if item.result is not None:
+        body = encode_result(item.result)
+        item.result = decode_result(body)
+        calls = (work.keyed(work.queries.keep_result, item, body=body),)
+    if item.marked:
+        calls += (work.withdraw(),)
+    return calls
+
+
+def already_known(work: Work, item: Item, token: str) -> Op[bool]:
+    """Name the outcome of a delivery whose key is taken. False when the row has gone meanwhile."""
+    rows = yield Fetch(
+        work.call(
+            work.queries.lookup, consumer=work.consumer,
+            rows=[{"source": item.message.source, "message_id": item.message.id}],
+        )
+    )  # fmt: skip
+    if not rows:
+        yield Rollback()
+        yield from withdraw(work, item)
+        return False
+    found = known_outcome(work, item, tuple(rows[0]))
+    if isinstance(found, Verdict):
+        yield Commit(token, (bury(work, item, found.reason, found.error, 0),))
+        item.outcome = found.outcome
+    else:
+        yield Rollback()
+        item.outcome = found
+    yield from withdraw(work, item)
+    return True
+
+
+def known_outcome(work: Work, item: Item, row: tuple[object, ...]) -> Outcome | Verdict:
+    """What a ledger row says about another delivery of its key; a Verdict is still to be buried."""
+    _, _, kind, fingerprint, state, lazy, queued, reason, body = row
+    item.doubtful = bool(lazy)
+    known = bytes(fingerprint)  # type: ignore[call-overload]
+    if known and item.fingerprint and known != item.fingerprint:
+        error: errors.OnceboxError = errors.PayloadConflict(
+            f"consumer {work.consumer!r}: id {item.message.id!r} is known with another payload or type "
+            f"(known type {kind!r}, this one {item.message.type!r})"
+        )
+        return Verdict(Fate.DEAD, error, Reason.CONFLICT)
+    if state == STATE_UNFINISHED:
+        error = errors.UnfinishedClaim(
+            f"consumer {work.consumer!r}: an earlier block for id {item.message.id!r} failed and was committed "
+            "all the same; look at its effects, then redrive or discard it"
+        )
+        return Verdict(Fate.DEAD, error, Reason.UNFINISHED)
+    if reason is not None:
+        return Outcome(Status.DEAD, reason=str(reason))
+    if queued:
+        return Outcome(Status.WAITING)
+    status = {
+        STATE_DISCARDED: Status.DISCARDED, STATE_STALE: Status.STALE, STATE_SUPPRESSED: Status.SUPPRESSED,
+    }.get(state, Status.DUPLICATE)  # type: ignore[call-overload]  # fmt: skip
+    return Outcome(status, decode_result(bytes(body)) if body is not None else None)  # type: ignore[call-overload]
+
+
+def refuse(work: Work, item: Item, token: str) -> Op[None]:
+    """No handler can have this one: keep it among the dead, claimed, and ack it."""
+    assert item.refusal is not None
+    reason, error = item.refusal
+    yield Commit(token, (bury(work, item, reason, error, 0),))
+    item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
+
+
+def is_suspect(item: Item) -> bool:
+    """The broker has delivered it before: the process that had it may have died of it."""
+    return item.message.deliveries > 1
+
+
+def may_start(work: Work, item: Item, token: str) -> Op[bool]:
+    """Count the deaths a suspect has caused, and mark it before it runs.
+
+    A first start is not marked, which would cost every message a write; once one death is
+    known, the broker's count tells that there was a first one too.
+    """
+    rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
+    failures, deaths = rows[0]
+    if deaths and item.message.deliveries - 1 > failures + deaths:
+        deaths += 1
+    item.attempts, item.deaths = failures, deaths
+    if deaths >= work.policy.crash_limit:
+        error = errors.ProcessDied(f"{deaths} processes died with this message in hand")
+        yield Commit(token, (bury(work, item, Reason.CRASH_LOOP, error, failures + deaths),))
+        item.outcome = Outcome(Status.DEAD, error=error, reason=Reason.CRASH_LOOP)
+        yield from withdraw(work, item)
+        return False
+    if work.marks_first or (yield from mark(work, item)):
+        return True
+    yield Rollback()
+    return False
+
+
+def mark(work: Work, item: Item) -> Op[bool]:
+    """Say, durably, that this worker is about to run the item. False when another worker says so too:
+    it lost its claim without withdrawing, so it is dead, or will be heard of soon."""
+    rows = yield Side(work.keyed(work.queries.mark_inline, item, worker=work.worker, slot=work.slot))
+    item.marked = True
+    if not rows[0][0]:
+        return True
+    yield from withdraw(work, item)
+    item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
+    return False
+
+
+def withdraw(work: Work, item: Item) -> Op[None]:
+    """Take the marker back; a database that is gone has its say when the worker returns to it."""
+    if item.marked:
+        item.marked = False
+        try:
+            yield Side(work.withdraw())
+        except errors.DatabaseError:
+            return
+
+
+def is_done(work: Work, item: Item) -> Op[bool]:
+    """Whether the item's commit went through although its reply did not say so."""
+    rows = yield Fetch(
+        work.call(
+            work.queries.lookup, consumer=work.consumer,
+            rows=[{"source": item.message.source, "message_id": item.message.id}],
+        )
+    )  # fmt: skip
+    return bool(rows)
+
+
+def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
+    """Record a failure whose effects are rolled back already, and decide what becomes of the message."""
+    token = work.token()
+    try:
+        changed = yield Begin(token, (record_attempt(work, item, error),))
+        for _ in range(RERUNS_MAX):
+            if changed:
+                break
+            changed = yield Execute((record_attempt(work, item, error),))
+        rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
+        verdict = judge(error, rows[0][0], work.policy, work.jitter)
+        calls: tuple[Call, ...] = (work.withdraw(),) if item.marked else ()
+        if verdict.fate is not Fate.RETRY:
+            state = STATE_DISCARDED if verdict.fate is Fate.DISCARDED else 0
+            changed = yield Execute(
+                (
+                    work.keyed(
+                        work.queries.claim, item, type=item.message.type, fingerprint=item.fingerprint,
+                        state=state, lazy=False,
+                    ),
+                )
+            )  # fmt: skip
+            if not changed:
+                # Another delivery of it came through meanwhile; that one's outcome stands.
+                yield Rollback()
+                item.outcome = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
+                return
+            if verdict.fate is Fate.DEAD:
+                calls += (bury(work, item, verdict.reason, error, rows[0][0] + rows[0][1]),)
+        yield Commit(token, calls)
+    except BaseException as lost:
+        if not isinstance(lost, GeneratorExit):
+            yield Rollback()
+        if isinstance(lost, (errors.Conflict, errors.LockBusy)):
+            item.outcome = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
+            return
+        raise
+    item.marked = False
+    item.outcome = verdict.outcome
+
+
+def vouch(work: Work, items: list[Item]) -> Op[None]:
+    """Before any ack of lazily committed work: flush, and count the rows that were vouched for.
+
+    Commits are ordered in the log, so the last processed row stands for those before it; a
+    duplicate's row may be another worker's, so each is counted.
+    """
+    processed = [item for item in items if item.outcome is not None and item.outcome.status is Status.PROCESSED]
+    wanted = {_key(work, item) for item in processed[-1:]}
+    wanted |= {_key(work, item) for item in items if _is_known(item)}
+    if not wanted:
+        return
+    count = yield Flush(tuple(sorted(wanted)))
+    if count < len(wanted):
+        raise errors.DatabaseUnavailable(
+            "the database lost commits that were not on disk yet; nothing of this group is acked"
+        )
+
+
+def _is_known(item: Item) -> bool:
+    return item.outcome is not None and item.outcome.status not in (
+        Status.PROCESSED, Status.RETRY, Status.IN_FLIGHT
+    )  # fmt: skip
+
+
+def _key(work: Work, item: Item) -> tuple[str, str, str]:
+    return (work.consumer, item.message.source, item.message.id)

@@ -1,0 +1,91 @@
+"""The statements flows may ask for, by name; their text lives with the engines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+class Query:
+    """One named statement, ready for every parameter style a driver may want."""
+
+    __slots__ = ("each", "name", "names", "numbered", "order", "pieces", "positional", "statements", "text")
+
+    def __init__(self, name: str, text: str, each: bool) -> None:
+        self.name = name
+        self.text = text
+        self.each = each
+        self.statements = tuple(part.strip() for part in text.split(";\n")) if each else (text,)
+        found = _PARAM.findall(text)
+        self.order = tuple(found)
+        """Parameter names as they occur, repeats included: for %s and ? styles."""
+        self.names = tuple(dict.fromkeys(found))
+        """Each parameter name once: for $1 style."""
+        number = {name: f"${n}" for n, name in enumerate(self.names, 1)}
+        self.numbered = _PARAM.sub(lambda match: number[match[1]], text)
+        self.positional = _PARAM.sub("%s", text.replace("%", "%%"))
+        self.pieces = tuple(_PARAM.split(text))
+        """Text, name, text, name, … text: for literals."""
+
+    def __repr__(self) -> str:
+        return f"<Query {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Every query of the runtime and the guard, by name. The last ones are of one dialect only:
+    PostgreSQL takes under row locks and then marks, SQLite picks and marks before it writes."""
+
+    claim: Query
+    claim_many: Query
+    guard_claim: Query
+    guard_claim_many: Query
+    mark_unfinished: Query
+    mark_finished: Query
+    unclaim: Query
+    lookup: Query
+    keep_result: Query
+    store: Query
+    vouch: Query
+    take: Query
+    take_suspect: Query
+    take_unknown: Query
+    finish: Query
+    lease: Query
+    extend: Query
+    finish_leased: Query
+    still_leased: Query
+    postpone: Query
+    record_attempt: Query
+    count_attempts: Query
+    charge: Query
+    bury: Query
+    bury_queued: Query
+    set_state: Query
+    heartbeat: Query
+    mark_inline: Query
+    withdraw: Query
+    lapsed: Query
+    reap: Query
+    reap_hands: Query
+    orphans: Query
+    suspect: Query
+    record_deaths: Query
+    retire: Query
+    retire_hands: Query
+    tally: Query
+    status_queue: Query
+    status_dead: Query
+    status_tally: Query
+    status_workers: Query
+    show_ledger: Query
+    show_dead: Query
+    show_attempts: Query
+    fence: Query | None = None
+    mark: Query | None = None
+    due: Query | None = None
+    pick: Query | None = None
+    pick_suspect: Query | None = None
+    taken: Query | None = None

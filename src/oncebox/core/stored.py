@@ -1,0 +1,448 @@
+"""Stored: the message is kept and acked, then taken, handled and finished in the effects' transaction.
+
+Taking holds the row's lock (PostgreSQL) or the writer's place (SQLite) until commit; handlers
+marked long hold a lease instead, with a token that fences a late finisher off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from oncebox import errors
+from oncebox.codec import (
+    pack_headers,
+    pack_provenance,
+    unpack_headers,
+    unpack_provenance,
+)
+from oncebox.core.batch import LOCK_MS, Undo, distinct, handle_all, results
+from oncebox.core.failure import (
+    RERUNS_MAX,
+    Fate,
+    Verdict,
+    bury,
+    bury_queued,
+    charge_queued,
+    record_attempt,
+)
+from oncebox.core.inline import known_outcome, vouch
+from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.steps import (
+    Begin,
+    Call,
+    Commit,
+    Fetch,
+    Handle,
+    Keep,
+    Op,
+    Rollback,
+    Settle,
+    Side,
+)
+from oncebox.core.work import Item, Work
+from oncebox.message import Message
+
+CONTESTED_SECONDS = 1.0
+"""When to look again at a row that a silent worker still claims to hold."""
+
+
+def receive(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
+    """Store deliveries: ledger row and queue row together, then settle. Returns those to try again."""
+    now, later = distinct(items)
+    refused = [item for item in later if item.refusal is not None]
+    for item in refused:
+        yield from receive_refused(work, item)
+    if now:
+        yield from _store(work, now)
+    settled = [item for item in items if item.outcome is not None]
+    doubtful = [item for item in settled if item.doubtful]
+    if doubtful:
+        yield from vouch(work, doubtful)
+    for item in settled:
+        yield Settle(item)
+    return [item for item in items if item.outcome is None]
+
+
+def _store(work: Work, items: list[Item]) -> Op[None]:
+    store = Fetch(_rows_to_store(work, items))
+    if work.marks_first:
+        token = work.token()
+        try:
+            yield Begin(token)
+            rows = yield store
+            yield Commit(token)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                yield Rollback()
+            raise
+    else:
+        rows = yield store  # one statement is a transaction of its own: one round trip
+    stored = {(row[0], row[1]) for row in rows}
+    known: list[Item] = []
+    for item in items:
+        if (item.message.source, item.message.id) in stored:
+            item.outcome = Outcome(Status.STORED)
+        else:
+            known.append(item)
+    if known:
+        yield from _already_known(work, known)
+
+
+def _rows_to_store(work: Work, items: list[Item]) -> Call:
+    rows = [
+        {
+            "source": item.message.source, "message_id": item.message.id, "type": item.message.type,
+            "fingerprint": item.fingerprint, "key": item.message.key, "payload": item.payload,
+            "headers": pack_headers(item.message.headers), "content_type": item.message.content_type,
+            "provenance": pack_provenance(item.message.provenance),
+        }
+        for item in items
+    ]  # fmt: skip
+    return work.call(work.queries.store, consumer=work.consumer, rows=rows)
+
+
+def _already_known(work: Work, items: list[Item]) -> Op[None]:
+    """Name the outcomes of redeliveries; a conflicting payload is buried beside the original."""
+    rows = yield Fetch(
+        work.call(
+            work.queries.lookup, consumer=work.consumer,
+            rows=[{"source": item.message.source, "message_id": item.message.id} for item in items],
+        )
+    )  # fmt: skip
+    found = {(row[0], row[1]): tuple(row) for row in rows}
+    graves: list[tuple[Item, Verdict]] = []
+    for item in items:
+        row = found.get((item.message.source, item.message.id))
+        if row is None:
+            continue  # gone meanwhile: left without an outcome, so it is stored again
+        outcome = known_outcome(work, item, row)
+        if isinstance(outcome, Verdict):
+            graves.append((item, outcome))
+        else:
+            item.outcome = outcome
+    if graves:
+        yield from _write(work, tuple(bury(work, item, str(v.reason), v.error, 0) for item, v in graves))
+        for item, verdict in graves:
+            item.outcome = verdict.outcome
+
+
+def receive_refused(work: Work, item: Item) -> Op[None]:
+    """Nobody can handle it, ever: claimed and buried at once."""
+    assert item.refusal is not None
+    reason, error = item.refusal
+    token = work.token()
+    claim = work.keyed(
+        work.queries.claim, item, type=item.message.type, fingerprint=item.fingerprint, state=0, lazy=False
+    )
+    try:
+        changed = yield Begin(token, (claim,))
+        if changed:
+            yield Commit(token, (bury(work, item, reason, error, 0),))
+            item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
+            return
+        yield Rollback()
+    except BaseException as lost:
+        if not isinstance(lost, GeneratorExit):
+            yield Rollback()
+        raise
+    yield from _already_known(work, [item])
+
+
+def _write(work: Work, calls: tuple[Call, ...]) -> Op[None]:
+    """A small transaction of our own."""
+    token = work.token()
+    try:
+        yield Begin(token)
+        yield Commit(token, calls)
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
+
+
+def to_item(work: Work, row: Sequence[object]) -> Item:
+    """A queue row as an item."""
+    seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance = row[:10]
+    attempts, deaths, token = row[10:13]
+    message = Message(
+        id=str(message_id), type=str(kind), source=str(source), payload=bytes(payload),  # type: ignore[call-overload]
+        headers=unpack_headers(bytes(headers)), key=key,  # type: ignore[call-overload, arg-type]
+        content_type=str(content_type), provenance=unpack_provenance(str(provenance)),
+        attempt=1 + attempts + deaths,  # type: ignore[operator]
+    )  # fmt: skip
+    item = Item(message, bytes(fingerprint), work.handler(message.type))  # type: ignore[call-overload]
+    item.seq, item.attempts, item.deaths, item.token = seq, attempts, deaths, token  # type: ignore[assignment]
+    return item
+
+
+def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
+    """Take what is due, handle it, finish it, in one transaction. Returns how many it dealt with."""
+    token = work.token()
+    items: list[Item] = []
+    try:
+        taken = yield from _take(work, token, suspect)
+        if not taken:
+            return 0 if taken is not None else 1
+        items = taken
+        if suspect and items[0].deaths >= work.policy.crash_limit:
+            error = errors.ProcessDied(f"{items[0].deaths} processes died with this message in hand")
+            verdict = Verdict(Fate.DEAD, error, Reason.CRASH_LOOP)
+            charged = items[0].deaths
+            yield Commit(token, (*bury_queued(work, items[0], verdict, charged=charged), work.withdraw()))
+            yield from _settle(items, verdict)
+            return 1
+        run = yield from handle_all(work, items)
+        verdicts, calls = _charges(work, run.failed)
+        finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
+        calls = (*(results(work, run.done)), *((finish,) if run.done else ()), *calls)
+        if run.failed or run.left:
+            calls += (work.withdraw(),)
+        yield Commit(token, calls)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):
+            raise
+        yield Rollback()
+        return (yield from _give_up(work, items, error))
+    for item in run.done:
+        work.reruns.pop(item.seq, None)
+        item.outcome = Outcome(Status.PROCESSED, item.result)
+    for item, verdict in verdicts:
+        item.outcome = verdict.outcome
+    for item in (*run.done, *(failed for failed, _ in run.failed)):
+        yield Settle(item)
+    work.succeeded()
+    return len(items)
+
+
+def _settle(items: list[Item], verdict: Verdict) -> Op[None]:
+    for item in items:
+        item.outcome = verdict.outcome
+        yield Settle(item)
+
+
+def _charges(
+    work: Work, failed: list[tuple[Item, Exception]]
+) -> tuple[list[tuple[Item, Verdict]], tuple[Call, ...]]:
+    verdicts: list[tuple[Item, Verdict]] = []
+    calls: tuple[Call, ...] = ()
+    for item, error in sorted(failed, key=lambda pair: pair[0].seq):
+        verdict, charge = charge_queued(work, item, error)
+        verdicts.append((item, verdict))
+        calls += charge
+    return verdicts, calls
+
+
+def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
+    """The transaction is rolled back; decide who is charged. The marker stays until that is on record,
+    so that nobody else runs the message in between."""
+    if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+        yield from _withdraw(work)
+        raise error
+    if isinstance(error, Undo):
+        item, cause = error.run.failed[0]
+        return (yield from _charge_alone(work, item, cause))
+    if len(items) == 1:
+        item = items[0]
+        if isinstance(error, (errors.Conflict, errors.LockBusy)):
+            work.reruns[item.seq] = work.reruns.get(item.seq, 0) + 1
+            if work.reruns[item.seq] <= RERUNS_MAX:
+                yield from _withdraw(work)
+                return 1
+            work.reruns.pop(item.seq)
+        return (yield from _charge_alone(work, item, error))
+    # Many, and no culprit is known: smaller batches, down to one by one.
+    if isinstance(error, (errors.Conflict, errors.LockBusy)):
+        work.conflicted()
+    else:
+        work.limit = 1
+    yield from _withdraw(work)
+    return len(items)
+
+
+def _withdraw(work: Work) -> Op[None]:
+    try:
+        yield Side(work.withdraw())
+    except errors.DatabaseError:
+        return
+
+
+def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
+    """Record a single message's failure in a transaction of its own, and withdraw the marker with it."""
+    verdict, calls = charge_queued(work, item, error)
+    yield from _write(work, (*calls, work.withdraw()))
+    item.outcome = verdict.outcome
+    yield Settle(item)
+    return 1
+
+
+def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
+    """Open a transaction with due rows in it that nobody else has or still claims to have.
+
+    An empty list: nothing is due. None: what was due is contested and was put off; look again.
+    """
+    queries, limit = work.queries, 1 if suspect else work.limit
+    lock_ms = LOCK_MS if limit > 1 else 0
+    if work.marks_first:
+        due = yield Fetch(
+            work.call(queries.due, consumer=work.consumer, types=work.types, suspect=suspect)
+        )
+        if not due:
+            return []
+        pick = queries.pick_suspect if suspect else queries.pick
+        params = {"consumer": work.consumer, "types": work.types, "worker": work.worker, "slot": work.slot}
+        picked = yield Side(work.call(pick, **params, **({} if suspect else {"limit": limit})))
+        seqs = msgspec.json.decode(picked[0][0])
+        if not seqs:
+            return []
+        yield Begin(token, lock_ms=lock_ms)
+        rows = yield Fetch(work.call(queries.taken, seqs=seqs))
+        return [to_item(work, row) for row in rows]
+    fence = work.call(queries.fence, slot=f"{work.worker}/{work.slot}")
+    yield Begin(token, (fence,), lock_ms=lock_ms)
+    take = queries.take_suspect if suspect else queries.take
+    rows = yield Fetch(
+        work.call(take, consumer=work.consumer, types=work.types, **({} if suspect else {"limit": limit}))
+    )
+    if not rows:
+        yield Rollback()
+        return []
+    items = [to_item(work, row) for row in rows]
+    contested = yield Side(
+        work.call(
+            queries.mark, worker=work.worker, slot=work.slot, consumer=work.consumer,
+            seqs=[item.seq for item in items],
+        )
+    )  # fmt: skip
+    if not contested:
+        return items
+    away = {row[0] for row in contested}
+    yield Commit(token, (work.call(queries.postpone, seqs=sorted(away), seconds=CONTESTED_SECONDS), work.withdraw()))
+    return None
+
+
+def work_long(work: Work) -> Op[int]:
+    """A handler marked long: lease, commit, run in a transaction of its own, finish only by token."""
+    item = yield from _lease(work)
+    if item is None:
+        return 0
+    if item.outcome is not None:
+        yield Settle(item)
+        return 1
+    yield Keep(item, True)
+    try:
+        yield from _run_leased(work, item)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):
+            raise
+        yield Rollback()
+        yield Keep(item, False)
+        if isinstance(error, errors.LeaseLost):
+            item.outcome = Outcome(Status.IN_FLIGHT, error=error)
+        elif not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+            raise
+        else:
+            yield from _charge_lease(work, item, error)
+    else:
+        yield Keep(item, False)
+    yield Settle(item)
+    return 1
+
+
+def _run_leased(work: Work, item: Item) -> Op[None]:
+    token = work.token()
+    fence = (work.call(work.queries.fence, slot=f"{work.worker}/{work.slot}"),) if work.queries.fence else ()
+    yield Begin(token, fence)
+    item.result = yield Handle((item,))
+    calls = results(work, [item])
+    still = yield Fetch(work.call(work.queries.still_leased, seq=item.seq, token=item.token))
+    if not still:
+        raise errors.LeaseLost(
+            f"consumer {work.consumer!r}: the lease on id {item.message.id!r} ran out while it was handled; "
+            "another worker has it, and this one's effects are rolled back"
+        )
+    yield Commit(token, (*calls, work.call(work.queries.finish_leased, seq=item.seq, token=item.token)))
+    item.outcome = Outcome(Status.PROCESSED, item.result)
+
+
+def _lease(work: Work) -> Op[Item | None]:
+    """Take one long message and put a lease on it. A lapsed lease found on it is a death."""
+    token = work.token()
+    types = {"consumer": work.consumer, "types": work.long_types}
+    try:
+        yield Begin(token)
+        rows = yield Fetch(work.call(work.queries.take, **types, limit=1))
+        if not rows:
+            rows = yield Fetch(work.call(work.queries.take_suspect, **types))
+        if not rows:
+            yield Rollback()
+            return None
+        item = to_item(work, rows[0])
+        lapsed = int(item.token is not None)
+        died = errors.ProcessDied("the lease ran out: its process died or stood still")
+        calls = (record_attempt(work, item, died, died=True),) if lapsed else ()
+        if item.deaths + lapsed >= work.policy.crash_limit:
+            verdict = Verdict(Fate.DEAD, died, Reason.CRASH_LOOP)
+            yield Commit(token, (*calls, *bury_queued(work, item, verdict, charged=item.deaths + lapsed)))
+            item.outcome = verdict.outcome
+            return item
+        item.token = work.token()
+        lease = work.call(
+            work.queries.lease, seq=item.seq, token=item.token, seconds=work.policy.lease_seconds, deaths=lapsed
+        )
+        yield Commit(token, (*calls, lease))
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
+    return item
+
+
+def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
+    """Record a long handler's failure, if the lease is still ours to record it under."""
+    token = work.token()
+    verdict, calls = charge_queued(work, item, error)
+    try:
+        yield Begin(token)
+        still = yield Fetch(work.call(work.queries.still_leased, seq=item.seq, token=item.token))
+        if not still:
+            yield Rollback()
+            item.outcome = Outcome(Status.IN_FLIGHT, error=error)
+            return
+        yield Commit(token, calls)
+    except BaseException as lost:
+        if not isinstance(lost, GeneratorExit):
+            yield Rollback()
+        raise
+    item.outcome = verdict.outcome
+
+
+def bury_unknown(work: Work, types: list[str], limit: int = 100) -> Op[int]:
+    """Stored messages of a type that nobody here handles, past the time a deployment may take."""
+    token = work.token()
+    try:
+        yield Begin(token)
+        rows = yield Fetch(
+            work.call(
+                work.queries.take_unknown, consumer=work.consumer, types=types, limit=limit,
+                age_seconds=work.policy.unknown_type_seconds,
+            )
+        )  # fmt: skip
+        items = [to_item(work, row) for row in rows]
+        calls: tuple[Call, ...] = ()
+        for item in items:
+            error = errors.UsageError(
+                f"consumer {work.consumer!r} has no handler for type {item.message.type!r}; "
+                "deploy one and redrive, or discard"
+            )
+            calls += bury_queued(work, item, Verdict(Fate.DEAD, error, Reason.UNKNOWN_TYPE), charged=0)
+        if not items:
+            yield Rollback()
+            return 0
+        yield Commit(token, calls)
+    except BaseException as lost:
+        if not isinstance(lost, GeneratorExit):
+            yield Rollback()
+        raise
+    return len(items)

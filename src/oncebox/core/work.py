@@ -1,0 +1,130 @@
+"""What a flow works on: an item on its way, and the consumer's side of the bargain."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oncebox.core.outcomes import Outcome, Reason
+from oncebox.core.queries import Queries, Query
+from oncebox.core.steps import Call
+from oncebox.message import Message
+from oncebox.policy import Policy
+
+_tokens = itertools.count(1)
+_origin = os.urandom(6).hex()
+
+
+def new_token() -> str:
+    """A name for one transaction, never used twice: not in this process, nor in a forked child."""
+    return f"{_origin}.{os.getpid()}.{next(_tokens)}"
+
+
+class Tx:
+    """The transaction a handler runs in: what it is handling, and under which name."""
+
+    __slots__ = ("attempt", "consumer", "message")
+
+    def __init__(self, consumer: str, message: Message, attempt: int) -> None:
+        self.consumer = consumer
+        self.message = message
+        self.attempt = attempt
+        """1 for the first try; counts failures and process deaths that are known."""
+
+
+class Item:
+    """One message on its way through a flow. `outcome` is set before it is settled."""
+
+    __slots__ = (
+        "attempts", "deaths", "delivery", "doubtful", "fingerprint", "handler", "marked", "message", "outcome",
+        "payload", "refusal", "result", "seq", "token", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, fingerprint: bytes, handler: Any = None, delivery: Any = None) -> None:
+        self.message = message
+        self.fingerprint = fingerprint
+        self.handler = handler
+        self.delivery = delivery
+        self.payload: bytes = message.payload
+        """What is kept in the queue: the payload, or nothing where a store holds it."""
+        self.refusal: tuple[Reason, BaseException] | None = None
+        """Why no handler can have it; known before a transaction is opened."""
+        self.outcome: Outcome | None = None
+        self.result: Any = None
+        self.marked = False
+        self.doubtful = False
+        """A duplicate of a row that may not be on disk yet: flush before any ack."""
+        self.seq = 0
+        self.attempts = 0
+        self.deaths = 0
+        self.token: str | None = None
+        self.waiter: Any = None
+
+
+class Work:
+    """One worker's constants, its adaptive batch limit, and its sources of chance and time."""
+
+    def __init__(
+        self,
+        consumer: str,
+        queries: Queries,
+        policy: Policy,
+        *,
+        worker: str = "-",
+        slot: int = 0,
+        types: tuple[str, ...] | None = None,
+        long_types: tuple[str, ...] = (),
+        handler: Callable[[str], Any] = lambda kind: None,
+        jitter: random.Random | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        token: Callable[[], str] = new_token,
+    ) -> None:
+        self.consumer = consumer
+        self.queries = queries
+        self.policy = policy
+        self.worker = worker
+        self.slot = slot
+        self.types = list(types) if types is not None else None
+        """Types this worker takes in batches; None is every type."""
+        self.long_types = list(long_types)
+        self.handler = handler
+        """The handler of a type, or None."""
+        self.jitter = jitter or random.Random()
+        self.monotonic = monotonic
+        self.token = token
+        self.limit = policy.batch
+        """Halved when batches get into each other's way, grown by one when they don't."""
+        self.reruns: dict[Any, int] = {}
+        self.lazy = policy.durability == "group"
+        self.marks_first = queries.pick is not None
+        """SQLite has one writer: what is marked on another connection is marked before BEGIN."""
+
+    def key(self, item: Item) -> dict[str, Any]:
+        """The item's key as parameters."""
+        return {"consumer": self.consumer, "source": item.message.source, "message_id": item.message.id}
+
+    def call(self, query: Query | None, **params: Any) -> Call:
+        """A call; a query the engine does not have is a mistake in the flow."""
+        assert query is not None
+        return Call(query, params)
+
+    def keyed(self, query: Query, item: Item, **params: Any) -> Call:
+        """A call with the item's key among its parameters."""
+        return Call(query, {**self.key(item), **params})
+
+    def withdraw(self) -> Call:
+        """Take back the marker of what this worker has in hand."""
+        return self.call(self.queries.withdraw, worker=self.worker, slot=self.slot)
+
+    def conflicted(self) -> None:
+        """Batches got into each other's way: try half as many."""
+        self.limit = max(1, self.limit // 2)
+
+    def succeeded(self) -> None:
+        """Grow back slowly."""
+        self.limit = min(self.policy.batch, self.limit + 1)
+

@@ -1,0 +1,122 @@
+"""From a URL to connections: which driver, which dialect, and what is wrong with the URL.
+
+Opens nothing when made. Connection strings never reach an error's text or a repr.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from oncebox.drivers.session import Session, Settings
+from oncebox.core.queries import Queries
+from oncebox.engines.queries import load
+from oncebox.errors import ConfigError
+
+_SCHEMES = {
+    "postgresql": ("postgresql", "psycopg", "postgres"),
+    "postgres": ("postgresql", "psycopg", "postgres"),
+    "postgresql+psycopg": ("postgresql", "psycopg", "postgres"),
+    "postgresql+asyncpg": ("postgresql", "asyncpg", "asyncpg"),
+    "sqlite": ("sqlite", "sqlite3", ""),
+}
+
+
+class Database:
+    """Where the tables are, and how to get a connection. Its repr has no password."""
+
+    def __init__(self, url: str, *, schema: str = "oncebox") -> None:
+        if not isinstance(url, str) or "://" not in url:
+            raise ConfigError(
+                f"not a database URL: {type(url).__name__}; use postgresql://host/name, "
+                "postgresql+asyncpg://host/name or sqlite:///file"
+            )
+        scheme = url.split("://", 1)[0]
+        if scheme not in _SCHEMES:
+            raise ConfigError(
+                f"unknown database scheme {scheme!r}; known: postgresql://, postgresql+asyncpg://, sqlite:///"
+            )
+        self.dialect, self.driver, extra = _SCHEMES[scheme]
+        self.queries: Queries = load(self.dialect, schema)
+        self.schema = schema
+        self.pooled = False
+        if self.dialect == "sqlite":
+            self._target = _sqlite_path(url)
+        else:
+            if find_spec(self.driver) is None:
+                raise ConfigError(
+                    f"{scheme}:// needs the {self.driver} package: pip install 'oncebox[{extra}]'"
+                )
+            self._target, self.pooled = _postgres_url(url)
+
+    def __repr__(self) -> str:
+        return f"<Database {self.place}>"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: no user, no password."""
+        if self.dialect == "sqlite":
+            return f"sqlite:///{self._target}"
+        parts = urlsplit(self._target)
+        return f"postgresql://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+    @property
+    def serves_sync(self) -> bool:
+        """Whether plain `def` handlers can be served."""
+        return self.driver != "asyncpg"
+
+    def connect(self, settings: Settings) -> Session:
+        """A blocking connection, or DatabaseUnavailable."""
+        if self.dialect == "sqlite":
+            from oncebox.drivers.sqlite import SqliteSession
+
+            return SqliteSession(self._target, self.queries, settings)
+        if self.driver == "asyncpg":
+            raise ConfigError("asyncpg has no blocking connection: use async handlers, or a postgresql:// URL")
+        from oncebox.drivers.psycopg import PsycopgSession
+
+        return PsycopgSession.open(self._target, self.queries, settings, self.pooled)
+
+    async def connect_async(self, settings: Settings) -> Session:
+        """An async connection, or DatabaseUnavailable."""
+        if self.dialect == "sqlite":
+            from oncebox.drivers.sqlite import AsyncSqliteSession
+
+            return AsyncSqliteSession(self._target, self.queries, settings)
+        if self.driver == "asyncpg":
+            from oncebox.drivers.asyncpg import AsyncpgSession
+
+            return await AsyncpgSession.open(self._target, self.queries, settings, self.pooled)
+        from oncebox.drivers.psycopg import AsyncPsycopgSession
+
+        return await AsyncPsycopgSession.open(self._target, self.queries, settings, self.pooled)
+
+    def handle_kinds(self) -> frozenset[str]:
+        """What handlers may ask for as their connection."""
+        if self.dialect == "sqlite":
+            return frozenset({"sqlite3"})
+        return frozenset({"asyncpg"} if self.driver == "asyncpg" else {"psycopg", "psycopg-async"})
+
+
+def _sqlite_path(url: str) -> str:
+    rest = re.split(r"[?#]", url.removeprefix("sqlite://"), maxsplit=1)[0]
+    path = unquote(rest.removeprefix("/"))
+    if path in ("", ":memory:"):
+        raise ConfigError(
+            "an app needs SQLite in a file that all its connections share: sqlite:///name.db "
+            "(an in-memory database is private to one connection; the guard can use it)"
+        )
+    return path
+
+
+def _postgres_url(url: str) -> tuple[str, bool]:
+    """The URL as drivers take it, and whether `pooler=transaction` was said."""
+    parts = urlsplit(url)
+    query: list[tuple[str, Any]] = parse_qsl(parts.query, keep_blank_values=True)
+    pooler = dict(query).get("pooler", "")
+    if pooler not in ("", "transaction"):
+        raise ConfigError(f"pooler={pooler!r}: the only pooler mode to name is pooler=transaction")
+    rest = urlencode([(name, value) for name, value in query if name != "pooler"])
+    return urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), pooler == "transaction"

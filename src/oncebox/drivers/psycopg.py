@@ -1,0 +1,170 @@
+"""psycopg 3, blocking and async. Our connections are in autocommit: BEGIN and COMMIT are ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from oncebox import errors
+from oncebox.core.steps import Call
+from oncebox.drivers.session import PostgresSession, Settings
+from oncebox.engines import postgresql
+from oncebox.core.queries import Queries
+
+_KEEPALIVE: dict[str, Any] = {
+    "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30000,
+}  # fmt: skip
+
+
+def translated(error: psycopg.Error, *, committing: bool = False) -> errors.OnceboxError:
+    """The flow's name for a psycopg error."""
+    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+        return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
+    return postgresql.translate(error.sqlstate, str(error), committing=committing)
+
+
+def _values(call: Call) -> list[Any]:
+    params = postgresql.parameters(call)
+    return [params[name] for name in call.query.order]
+
+
+class PsycopgSession(PostgresSession):
+    """A blocking psycopg connection."""
+
+    raw: psycopg.Connection[Any]
+
+    def __init__(self, raw: psycopg.Connection[Any], queries: Queries, settings: Settings, pooled: bool) -> None:
+        self.raw, self.queries, self.settings, self.pooled = raw, queries, settings, pooled
+
+    @classmethod
+    def open(cls, url: str, queries: Queries, settings: Settings, pooled: bool) -> PsycopgSession:
+        """Connect, or DatabaseUnavailable; never with the password in the text."""
+        try:
+            raw = psycopg.connect(
+                url, autocommit=True, prepare_threshold=None if pooled else 5, connect_timeout=10, **_KEEPALIVE
+            )
+            session = cls(raw, queries, settings, pooled)
+            if statements := session.opening_statements():
+                raw.execute(statements.encode())
+        except psycopg.Error as error:
+            raise unreachable(error) from None
+        return session
+
+    def _script(self, text: str, *, committing: bool = False) -> int:
+        try:
+            cursor = self.raw.execute(text.encode())
+            while cursor.nextset():
+                pass
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error, committing=committing) from error
+        return cursor.rowcount
+
+    def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
+        try:
+            return self.raw.execute(call.query.positional.encode(), _values(call)).fetchall()
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error) from error
+
+    def execute_text(self, text: str) -> None:
+        """Plain SQL, for migrations."""
+        self._script(text)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if self.raw.closed:
+            self.broken = True
+            return errors.DatabaseUnavailable("the database connection was lost")
+        return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
+
+    def rollback(self) -> None:
+        try:
+            if self.raw.info.transaction_status != TransactionStatus.IDLE:
+                self.raw.execute(b"ROLLBACK")
+        except psycopg.Error:
+            self.broken = True
+
+    def cancel(self) -> None:
+        try:
+            self.raw.cancel_safe(timeout=5)
+        except psycopg.Error:
+            self.broken = True
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class AsyncPsycopgSession(PostgresSession):
+    """An async psycopg connection."""
+
+    raw: psycopg.AsyncConnection[Any]
+
+    def __init__(
+        self, raw: psycopg.AsyncConnection[Any], queries: Queries, settings: Settings, pooled: bool
+    ) -> None:
+        self.raw, self.queries, self.settings, self.pooled = raw, queries, settings, pooled
+
+    @classmethod
+    async def open(cls, url: str, queries: Queries, settings: Settings, pooled: bool) -> AsyncPsycopgSession:
+        """Connect, or DatabaseUnavailable; never with the password in the text."""
+        try:
+            raw = await psycopg.AsyncConnection.connect(
+                url, autocommit=True, prepare_threshold=None if pooled else 5, connect_timeout=10, **_KEEPALIVE
+            )
+            session = cls(raw, queries, settings, pooled)
+            if statements := session.opening_statements():
+                await raw.execute(statements.encode())
+        except psycopg.Error as error:
+            raise unreachable(error) from None
+        return session
+
+    async def _script(self, text: str, *, committing: bool = False) -> int:
+        try:
+            cursor = await self.raw.execute(text.encode())
+            while cursor.nextset():
+                pass
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error, committing=committing) from error
+        return cursor.rowcount
+
+    async def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
+        try:
+            cursor = await self.raw.execute(call.query.positional.encode(), _values(call))
+            return await cursor.fetchall()
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error) from error
+
+    async def execute_text(self, text: str) -> None:
+        """Plain SQL, for migrations."""
+        await self._script(text)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if self.raw.closed:
+            self.broken = True
+            return errors.DatabaseUnavailable("the database connection was lost")
+        return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
+
+    async def rollback(self) -> None:
+        try:
+            if self.raw.info.transaction_status != TransactionStatus.IDLE:
+                await self.raw.execute(b"ROLLBACK")
+        except psycopg.Error:
+            self.broken = True
+
+    async def close(self) -> None:
+        await self.raw.close()
+
+
+def unreachable(error: psycopg.Error) -> errors.OnceboxError:
+    """Why no connection could be had, without the connection string."""
+    text = str(error)
+    if "password" in text or error.sqlstate in ("28P01", "28000"):
+        return errors.DatabaseUnavailable(
+            "the database refused the user name or password; check the URL's user, its password and pg_hba.conf"
+        )
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return errors.DatabaseUnavailable(f"the database can't be reached: {first}")

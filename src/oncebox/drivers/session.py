@@ -1,0 +1,154 @@
+"""What a driver gives the runtime: a held connection that performs steps.
+
+Each method answers at once on a blocking connection and returns an awaitable on an async one;
+the runners know the difference, the flows don't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from oncebox import errors
+from oncebox.core import steps
+from oncebox.core.steps import Begin, Call, Commit, Execute
+from oncebox.engines import postgresql
+from oncebox.core.queries import Queries
+
+
+class Session(Protocol):
+    """A held connection. `raw` is what a handler gets as its connection."""
+
+    queries: Queries
+    raw: Any
+    broken: bool
+
+    def begin(self, step: Begin) -> Any: ...
+    def execute(self, step: Execute) -> Any: ...
+    def execute_text(self, text: str) -> Any: ...
+    def fetch(self, call: Call) -> Any: ...
+    def save(self, first: bool) -> Any: ...
+    def restore(self) -> Any: ...
+    def commit(self, step: Commit) -> Any: ...
+    def rollback(self) -> Any: ...
+    def side(self, call: Call) -> Any: ...
+    def vouch(self, call: Call) -> Any: ...
+    def handle(self) -> Any: ...
+    def explain(self, error: BaseException) -> BaseException: ...
+    def cancel(self) -> None: ...
+    def close(self) -> Any: ...
+
+
+def database_steps(session: Session) -> dict[type[steps.Step], Callable[[Any], Any]]:
+    """How a session performs each of the steps that are the database's."""
+    return {
+        steps.Begin: session.begin,
+        steps.Execute: session.execute,
+        steps.Script: lambda step: session.execute_text(step.text),
+        steps.Fetch: lambda step: session.fetch(step.call),
+        steps.Save: lambda step: session.save(not step.again),
+        steps.Restore: lambda step: session.restore(),
+        steps.Commit: session.commit,
+        steps.Rollback: lambda step: session.rollback(),
+    }
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every runtime connection is opened with."""
+
+    lock_timeout_seconds: float = 10.0
+    idle_timeout_seconds: float = 46.0
+    """Ends a transaction whose host vanished; above the handler's timeout."""
+    side: bool = False
+    """The second connection: small writes that need not wait for the disk."""
+
+
+MATTERS = (errors.Conflict, errors.LockBusy, errors.DatabaseUnavailable, errors.TransactionEnded)
+"""Errors that say something about the transaction, not only about the handler."""
+
+
+class PostgresSession:
+    """The text of every step on PostgreSQL; a driver adds `_script`, `_fetch` and `close`."""
+
+    queries: Queries
+    raw: Any
+    broken = False
+    pooled = False
+    """Behind a transaction pooler: nothing may be set on the session, it is shared."""
+
+    settings: Settings
+
+    def _script(self, text: str, *, committing: bool = False) -> Any:
+        """Send one message; the number of rows its last statement changed."""
+        raise NotImplementedError
+
+    def _fetch(self, call: Call) -> Any:
+        """Rows of one statement with parameters."""
+        raise NotImplementedError
+
+    def begin(self, step: Begin) -> Any:
+        return self._script(postgresql.begin(self._bounded(step)))
+
+    def execute(self, step: Execute) -> Any:
+        return self._script(postgresql.script(step.calls))
+
+    def fetch(self, call: Call) -> Any:
+        return self._fetch(call)
+
+    side = fetch
+
+    def vouch(self, call: Call) -> Any:
+        return self._fetch(call)
+
+    def save(self, first: bool) -> Any:
+        return self._script(postgresql.SAVE_FIRST if first else postgresql.SAVE)
+
+    def restore(self) -> Any:
+        return self._script(postgresql.RESTORE)
+
+    def commit(self, step: Commit) -> Any:
+        if step.then is not None:
+            step = msgspec.structs.replace(step, then=self._bounded(step.then))
+        return self._script(postgresql.commit(step), committing=True)
+
+    def handle(self) -> Any:
+        """What the handler works with."""
+        return self.raw
+
+    def cancel(self) -> None:
+        """Interrupt the running statement, from another thread."""
+
+    def explain(self, error: BaseException) -> BaseException:
+        """What a handler's error means to its transaction: the flow's name for it, or the error itself."""
+        translated = self._translated(error)
+        return translated if isinstance(translated, MATTERS) else error
+
+    def _translated(self, error: BaseException) -> BaseException:
+        """The driver's error, translated; anything else as it is."""
+        raise NotImplementedError
+
+    def _bounded(self, step: Begin) -> Begin:
+        """A pooled session has no settings of its own, so the lock bound travels with BEGIN."""
+        if self.pooled and not step.lock_ms:
+            return msgspec.structs.replace(step, lock_ms=int(self.settings.lock_timeout_seconds * 1000))
+        return step
+
+    def opening_statements(self) -> str:
+        """Settings that free a vanished host's locks, and the side connection's haste."""
+        if self.pooled:
+            return ""
+        idle = int(self.settings.idle_timeout_seconds * 1000)
+        statements = [
+            "SET tcp_keepalives_idle = 15",
+            "SET tcp_keepalives_interval = 5",
+            "SET tcp_keepalives_count = 3",
+            "SET tcp_user_timeout = 30000",
+            "SET client_connection_check_interval = 10000",
+            f"SET idle_in_transaction_session_timeout = {idle}",
+            f"SET lock_timeout = {int(self.settings.lock_timeout_seconds * 1000)}",
+        ]
+        if self.settings.side:
+            statements.append("SET synchronous_commit = off")
+        return "; ".join(statements)

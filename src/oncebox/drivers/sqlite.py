@@ -1,0 +1,346 @@
+"""sqlite3: WAL, synchronous=FULL, one writer. Handlers get the connection itself.
+
+There are no deferred triggers here to refuse a handler's COMMIT, so the connection's authorizer
+does; a savepoint that must still be there at the end catches what the authorizer can't see
+(an automatic rollback after a full disk or INSERT OR ROLLBACK).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+import weakref
+from typing import Any
+
+import msgspec
+
+from oncebox import errors
+from oncebox.core.steps import Begin, Call, Commit, Execute
+from oncebox.drivers.session import MATTERS, Settings
+from oncebox.engines import sqlite
+from oncebox.core.queries import Queries
+
+_BEGIN = "BEGIN IMMEDIATE /* oncebox */"
+_COMMIT = "COMMIT /* oncebox */"
+_ROLLBACK = "ROLLBACK /* oncebox */"
+_writers: dict[str, threading.Lock] = {}
+_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = weakref.WeakKeyDictionary()
+
+
+def parameters(call: Call, row: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The call's parameters; lists become JSON, which is how SQLite takes arrays."""
+    params = {
+        name: msgspec.json.encode(value).decode() if type(value) is list else value
+        for name, value in call.params.items()
+        if name != "rows"
+    }
+    return params if row is None else {**params, **row}
+
+
+class SqliteSession:
+    """A held sqlite3 connection. Writers of one process take turns by a lock, since SQLite's own
+    waiting sleeps and is not fair; writers of other processes are waited for by SQLite."""
+
+    broken = False
+
+    def __init__(self, path: str, queries: Queries, settings: Settings) -> None:
+        self.queries = queries
+        self.settings = settings
+        self.path = path
+        self._ours = True
+        self._holding = False
+        self._lazy = settings.side
+        self._writer = _writers.setdefault(path, threading.Lock())
+        try:
+            self.raw = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=settings.lock_timeout_seconds
+            )
+            self.raw.execute("PRAGMA journal_mode=WAL")
+            self.raw.execute(f"PRAGMA synchronous={'NORMAL' if settings.side else 'FULL'}")
+        except sqlite3.Error as error:
+            raise errors.DatabaseUnavailable(f"SQLite can't open its file: {error}") from None
+        self.raw.set_authorizer(self._authorize)
+
+    def _authorize(self, action: int, *_: Any) -> int:
+        if action == sqlite3.SQLITE_TRANSACTION and not self._ours:
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    def handle(self) -> sqlite3.Connection:
+        """The connection, from now on not allowed to begin, commit or roll back by itself."""
+        self._ours = False
+        return self.raw
+
+    def begin(self, step: Begin) -> Any:
+        self._take_turn(self.settings.lock_timeout_seconds)
+        return self._begun(step)
+
+    def _take_turn(self, seconds: float) -> None:
+        self._ours = True
+        if not self._holding:
+            if not self._writer.acquire(timeout=seconds):
+                raise errors.LockBusy("another worker of this process holds SQLite's write lock")
+            self._holding = True
+
+    def _begun(self, step: Begin) -> int:
+        try:
+            self._durability(step.lazy)
+            self.raw.execute(_BEGIN)
+            self.raw.execute("SAVEPOINT oncebox_tx")
+            return self._calls(step.calls)
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise sqlite.translate(error) from error
+            raise
+
+    def _durability(self, lazy: bool) -> None:
+        lazy = lazy or self.settings.side
+        if lazy != self._lazy:
+            self.raw.execute(f"PRAGMA synchronous={'NORMAL' if lazy else 'FULL'}")
+            self._lazy = lazy
+
+    def _calls(self, calls: tuple[Call, ...]) -> int:
+        changed = 0
+        for call in calls:
+            if call.query.each:
+                changed = len(self._rows(call))
+            else:
+                cursor = self.raw.execute(call.query.text, parameters(call))
+                cursor.fetchall()
+                changed = cursor.rowcount
+        return changed
+
+    def _rows(self, call: Call) -> list[tuple[Any, ...]]:
+        if not call.query.each:
+            # Fetched to the end: an open RETURNING cursor makes COMMIT fail.
+            return self.raw.execute(call.query.text, parameters(call)).fetchall()
+        rows: list[tuple[Any, ...]] = []
+        constants = parameters(call)
+        for row in call.params["rows"]:
+            params = {**constants, **row}
+            for statement in call.query.statements:
+                cursor = self.raw.execute(statement, params)
+                got = cursor.fetchall()
+                if not got:
+                    break
+                params |= dict(zip((column[0] for column in cursor.description), got[0], strict=True))
+            rows.extend(got)
+        return rows
+
+    def execute(self, step: Execute) -> int:
+        self._ours = True
+        try:
+            return self._calls(step.calls)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def fetch(self, call: Call) -> list[tuple[Any, ...]]:
+        self._ours = True
+        try:
+            return self._rows(call)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error) -> errors.OnceboxError:
+        if self._holding and not self.raw.in_transaction:
+            return self._aborted()
+        return sqlite.translate(error)
+
+    def side(self, call: Call) -> Any:
+        self._take_turn(self.settings.lock_timeout_seconds)
+        try:
+            return self._rows(call)
+        except sqlite3.Error as error:
+            raise sqlite.translate(error) from error
+        finally:
+            self._release()
+
+    def vouch(self, call: Call) -> list[tuple[Any, ...]]:
+        """One synced commit puts everything committed before it on disk."""
+        self._take_turn(self.settings.lock_timeout_seconds)
+        try:
+            self._durability(False)
+            self.raw.execute(_BEGIN)
+            count = len(self._rows(call))
+            self.raw.execute(_COMMIT)
+        except sqlite3.Error as error:
+            raise sqlite.translate(error) from error
+        finally:
+            self.rollback()
+        return [(count,)]
+
+    def save(self, first: bool) -> None:
+        self._ours = True
+        if not first:
+            self.raw.execute("RELEASE oncebox_batch")
+        self.raw.execute("SAVEPOINT oncebox_batch")
+
+    def restore(self) -> None:
+        self._ours = True
+        try:
+            self.raw.execute("ROLLBACK TO oncebox_batch")
+        except sqlite3.Error as error:
+            raise self._aborted() from error
+
+    def commit(self, step: Commit) -> Any:
+        self._finish(step)
+        self._release()
+        return self.begin(step.then) if step.then is not None else 0
+
+    def _finish(self, step: Commit) -> None:
+        self._ours = True
+        if not self.raw.in_transaction:
+            raise self._aborted()
+        try:
+            self._calls(step.calls)
+            if not self.raw.in_transaction:
+                raise self._aborted()
+            self.raw.execute("RELEASE oncebox_tx")
+            self.raw.execute(_COMMIT)
+        except sqlite3.Error as error:
+            if "no such savepoint" in str(error):
+                raise errors.TransactionEnded(
+                    "the handler ended the transaction by itself; the runtime does that after it returns"
+                ) from error
+            raise self._translated(error) from error
+
+    def _aborted(self) -> errors.TransactionAborted:
+        return errors.TransactionAborted(
+            "a database error inside the handler was swallowed after SQLite had rolled the transaction back; "
+            "let the error out"
+        )
+
+    def rollback(self) -> Any:
+        self._ours = True
+        try:
+            if self.raw.in_transaction:
+                self.raw.execute(_ROLLBACK)
+        except sqlite3.Error:
+            self.broken = True
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._writer.release()
+
+    def cancel(self) -> None:
+        self.raw.interrupt()
+
+    def explain(self, error: BaseException) -> BaseException:
+        """What a handler's error means to its transaction: the flow's name for it, or the error itself."""
+        if not isinstance(error, sqlite3.Error):
+            return error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+            return errors.TransactionEnded(
+                "the handler tried to begin, commit or roll back by itself; the runtime does that"
+            )
+        translated = sqlite.translate(error)
+        return translated if isinstance(translated, MATTERS) else error
+
+    def execute_text(self, text: str) -> None:
+        """Plain SQL, for migrations."""
+        self._ours = True
+        for statement in split(text):
+            self.raw.execute(statement)
+
+    def close(self) -> Any:
+        self.rollback()
+        self.raw.close()
+
+
+class AsyncSqliteSession(SqliteSession):
+    """The same connection under an event loop: statements are quick, waiting for a turn is awaited."""
+
+    async def _turn(self) -> None:
+        deadline = time.monotonic() + self.settings.lock_timeout_seconds
+        lock = _loops.setdefault(asyncio.get_running_loop(), {}).setdefault(self.path, asyncio.Lock())
+        try:
+            await asyncio.wait_for(lock.acquire(), self.settings.lock_timeout_seconds)
+        except TimeoutError as error:
+            raise errors.LockBusy("another task of this process holds SQLite's write lock") from error
+        self._loop_lock: asyncio.Lock | None = lock
+        pause = 0.0005
+        while not self._writer.acquire(blocking=False):
+            if time.monotonic() > deadline:
+                self._release()
+                raise errors.LockBusy("another worker of this process holds SQLite's write lock")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.02)
+        self._holding = True
+
+    async def _write_lock(self, step: Begin) -> int:
+        """BEGIN IMMEDIATE without blocking the loop while another process writes."""
+        self._ours = True
+        await self._turn()
+        self.raw.execute("PRAGMA busy_timeout=0")
+        deadline = time.monotonic() + self.settings.lock_timeout_seconds
+        pause = 0.001
+        try:
+            while True:
+                try:
+                    self._durability(step.lazy)
+                    self.raw.execute(_BEGIN)
+                    break
+                except sqlite3.OperationalError as error:
+                    if not isinstance(sqlite.translate(error), errors.LockBusy) or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 0.05)
+            self.raw.execute("SAVEPOINT oncebox_tx")
+            return self._calls(step.calls)
+        except BaseException as error:
+            self.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise sqlite.translate(error) from error
+            raise
+
+    def begin(self, step: Begin) -> Any:
+        return self._write_lock(step)
+
+    async def _side(self, call: Call) -> list[tuple[Any, ...]]:
+        await self._write_lock(Begin(token=""))
+        try:
+            rows = self._rows(call)
+            self._finish(Commit(token=""))
+            return rows
+        except sqlite3.Error as error:
+            raise sqlite.translate(error) from error
+        finally:
+            self.rollback()
+
+    def side(self, call: Call) -> Any:
+        return self._side(call)
+
+    def vouch(self, call: Call) -> Any:
+        return self._vouch(call)
+
+    async def _vouch(self, call: Call) -> list[tuple[Any, ...]]:
+        await self._write_lock(Begin(token=""))
+        try:
+            count = len(self._rows(call))
+            self._finish(Commit(token=""))
+            return [(count,)]
+        finally:
+            self.rollback()
+
+    def _release(self) -> None:
+        super()._release()
+        lock, self._loop_lock = getattr(self, "_loop_lock", None), None
+        if lock is not None:
+            lock.release()
+
+
+def split(text: str) -> list[str]:
+    """Statements of a migration, one by one: executescript would commit first."""
+    statements, current = [], ""
+    for line in text.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements + ([current] if current.strip() else [])

@@ -1,0 +1,1 @@
+"""Per database: its SQL, its features, its error map. No connection is opened here."""

@@ -1,0 +1,120 @@
+"""PostgreSQL: how steps become text, and what its error codes mean.
+
+Several statements travel as one simple-protocol message with literals in it, because round trips
+are the cost: BEGIN with the claim, the end check with COMMIT, COMMIT with the next claim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncebox import errors
+from oncebox.core.steps import Begin, Call, Commit
+from oncebox.engines.queries import columns
+
+SAVE = "RELEASE SAVEPOINT oncebox; SAVEPOINT oncebox"
+SAVE_FIRST = "SAVEPOINT oncebox"
+RESTORE = "ROLLBACK TO SAVEPOINT oncebox"
+
+_UNAVAILABLE = ("08", "57P", "53300", "25P03", "58", "XX000")
+
+
+def literal(value: Any) -> str:
+    """`value` as an SQL literal. E'' reads backslashes the same whatever the server's settings."""
+    kind = type(value)
+    if kind is str:
+        if "\0" in value:
+            raise errors.MessageError("PostgreSQL text can't hold a NUL character")
+        escaped = value.replace("'", "''")
+        return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in escaped else "'" + escaped + "'"
+    if kind is bytes:
+        return "E'\\\\x" + value.hex() + "'"
+    if value is None:
+        return "NULL"
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int or kind is float:
+        return str(value)
+    if kind is list:
+        return "ARRAY[" + ",".join(map(literal, value)) + "]" if value else "'{}'"
+    return literal(str(value)) if isinstance(value, str) else _refuse(value)
+
+
+def _refuse(value: Any) -> str:
+    raise TypeError(f"no SQL literal for {type(value).__name__}")
+
+
+def parameters(call: Call) -> dict[str, Any]:
+    """The call's parameters, with `rows` turned into one array per column."""
+    params = call.params
+    rows = params.get("rows")
+    return params if rows is None else {**params, **columns(rows)}
+
+
+def text(call: Call) -> str:
+    """The call as SQL with literals."""
+    pieces = call.query.pieces
+    if len(pieces) == 1:
+        return pieces[0]
+    params = parameters(call)
+    return "".join([literal(params[piece]) if n & 1 else piece for n, piece in enumerate(pieces)])
+
+
+def script(calls: tuple[Call, ...]) -> str:
+    """Several calls as one message."""
+    return "; ".join(map(text, calls))
+
+
+def begin(step: Begin) -> str:
+    """The opening message: the token is set locally, so that any commit or rollback erases it."""
+    parts = [f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL oncebox.claim = '{step.token}'"]
+    if step.lazy:
+        parts.append("SET LOCAL synchronous_commit = off")
+    if step.lock_ms:
+        parts.append(f"SET LOCAL lock_timeout = {step.lock_ms}")
+    if step.calls:
+        parts.append(script(step.calls))
+    return "; ".join(parts)
+
+
+def commit(step: Commit) -> str:
+    """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
+    both before COMMIT, whose tag alone proves nothing."""
+    parts = [script(step.calls)] if step.calls else []
+    parts.append(
+        f"SELECT 1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{step.token}')::int; "
+        f"SET LOCAL oncebox.finished = '{step.token}'; COMMIT"
+    )
+    if step.then is not None:
+        parts.append(begin(step.then))
+    return "; ".join(parts)
+
+
+def translate(sqlstate: str | None, message: str, *, committing: bool = False) -> errors.OnceboxError:
+    """What an error code means to a flow. The driver's own error becomes the cause."""
+    if sqlstate is None or sqlstate.startswith(_UNAVAILABLE):
+        if committing:
+            return errors.CommitUnknown("the connection was lost during COMMIT; it may have happened")
+        return errors.DatabaseUnavailable("the database connection was lost")
+    match sqlstate:
+        case "40001" | "40P01":
+            return errors.Conflict(f"the database asks to run this transaction again ({sqlstate})")
+        case "55P03":
+            return errors.LockBusy("a lock was not granted in time (55P03)")
+        case "25P02":
+            return errors.TransactionAborted(
+                "a database error was swallowed inside the handler, so PostgreSQL will not commit; "
+                "let the error out, or wrap the statement in a savepoint"
+            )
+        case "OB001":
+            return errors.TransactionEnded(
+                "the handler tried to commit by itself; the runtime commits after it returns"
+            )
+        case "22012" if committing:
+            return errors.TransactionEnded(
+                "the handler ended the transaction by itself (COMMIT or ROLLBACK); the runtime does that"
+            )
+        case "42P01" | "3F000" | "42703" if "oncebox" in message or "schema" in message:
+            return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
+        case _:
+            return errors.DatabaseError(f"the database refused ({sqlstate})")

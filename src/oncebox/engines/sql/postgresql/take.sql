@@ -1,0 +1,65 @@
+-- name: take
+-- The head of the line that nobody has. statement_timestamp() is the database's clock and stable,
+-- so it can bound the index scan; clock_timestamp() is volatile and could not.
+SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+       attempts, deaths, token
+FROM {p}queue
+WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+ORDER BY due, seq
+LIMIT :limit
+FOR UPDATE SKIP LOCKED
+
+-- name: take_suspect
+-- A message that was in the hands of a process that died runs alone.
+SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+       attempts, deaths, token
+FROM {p}queue
+WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+ORDER BY due, seq
+LIMIT 1
+FOR UPDATE SKIP LOCKED
+
+-- name: take_unknown
+-- Types that nobody here handles, past the time a rolling deployment may take.
+SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+       attempts, deaths, token
+FROM {p}queue
+WHERE consumer = :consumer AND due <= statement_timestamp()
+  AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
+  AND NOT type = ANY(:types::text[])
+ORDER BY due, seq
+LIMIT :limit
+FOR UPDATE SKIP LOCKED
+
+-- name: fence
+-- Touches this worker's own row, so that the deferred trigger guards a transaction that takes.
+INSERT INTO {p}fence (slot, n) VALUES (:slot, 1) ON CONFLICT (slot) DO UPDATE SET n = fence.n + 1
+
+-- name: finish
+DELETE FROM {p}queue WHERE seq = ANY(:seqs::bigint[])
+
+-- name: lease
+-- A lease is a due time in the future and a token: when it lapses, the row is simply due again.
+UPDATE {p}queue SET token = :token, due = clock_timestamp() + :seconds::float8 * interval '1 second',
+    deaths = deaths + :deaths::int
+WHERE seq = :seq
+
+-- name: extend
+-- Only by the holder: a lease that was lost stays lost.
+UPDATE {p}queue SET due = clock_timestamp() + :seconds::float8 * interval '1 second'
+WHERE seq = ANY(:seqs::bigint[]) AND token = ANY(:tokens::text[])
+
+-- name: finish_leased
+-- The fence of a long handler: no row means that another worker took over.
+DELETE FROM {p}queue WHERE seq = :seq AND token = :token
+
+-- name: still_leased
+-- Locks the row, so that nobody can take over between the check and the commit.
+SELECT seq FROM {p}queue WHERE seq = :seq AND token = :token FOR UPDATE
+
+-- name: postpone
+-- Somebody else's marker names it: leave it until that somebody is heard of or declared dead.
+UPDATE {p}queue SET due = clock_timestamp() + :seconds::float8 * interval '1 second'
+WHERE seq = ANY(:seqs::bigint[])

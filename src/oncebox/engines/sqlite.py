@@ -1,0 +1,24 @@
+"""SQLite: what its error codes mean."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from oncebox import errors
+
+VERSION_MIN = (3, 38, 0)
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_UNAVAILABLE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB}
+
+
+def translate(error: sqlite3.Error) -> errors.OnceboxError:
+    """What a sqlite3 error means to a flow; the error becomes the cause."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary in _BUSY:
+        return errors.LockBusy("another connection holds SQLite's write lock")
+    if primary in _UNAVAILABLE or isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+        return errors.DatabaseUnavailable(f"SQLite can't read or write its file ({error})")
+    if "no such table" in str(error) or "no such column" in str(error):
+        return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
+    return errors.DatabaseError(f"SQLite refused ({getattr(error, 'sqlite_errorname', type(error).__name__)})")

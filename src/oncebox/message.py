@@ -1,0 +1,133 @@
+"""A message as oncebox sees it: identity, type, raw bytes, and where it came from.
+
+Plain frozen values. Payloads stay bytes from broker to table; JSON is only a view of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from oncebox.errors import MessageError, TooLarge
+
+ID_BYTES_MAX = 512
+"""Longest message id, source or ordering key, in UTF-8 bytes (an index row holds about 2,700)."""
+TYPE_BYTES_MAX = 255
+NAME_BYTES_MAX = 63
+HEADERS_MAX = 128
+HEADER_BYTES_MAX = 64 * 1024
+PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class MessageKey(NamedTuple):
+    """What deduplication compares. Separate parts, never joined: ("a:b","c") is not ("a","b:c")."""
+
+    consumer: str
+    source: str
+    id: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. `payload` takes bytes, or anything JSON can say, and holds bytes.
+
+    Raises `MessageError` for an id, type, source or header that can't be taken, and `TooLarge`
+    for what is over a limit.
+    """
+
+    id: str
+    type: str = ""
+    source: str = ""
+    payload: bytes = b""
+    headers: Headers = ()
+    key: str | None = None
+    """Ordering key, as the broker or the producer set it."""
+    content_type: str = "application/json"
+    provenance: dict[str, Any] = {}
+    """Where it came from (topic, partition, offset, queue …), for people; never identity."""
+    deliveries: int = 1
+    """How often the broker says it has delivered this, 1 where it does not say."""
+    attempt: int = 1
+    replay: bool = False
+
+    def __post_init__(self) -> None:
+        force = msgspec.structs.force_setattr
+        if type(self.payload) is not bytes:
+            force(self, "payload", encode_payload(self.payload))
+        if type(self.headers) is not tuple:
+            force(self, "headers", header_pairs(self.headers))
+        check_id(self.id)
+        if self.source:
+            check_text("source", self.source, ID_BYTES_MAX)
+        if self.type:
+            check_text("type", self.type, TYPE_BYTES_MAX)
+        if self.key is not None:
+            check_text("key", self.key, ID_BYTES_MAX)
+        if self.headers:
+            check_headers(self.headers)
+
+    def header(self, name: str) -> bytes | None:
+        """The first header of that name (case-insensitive), or None."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers if key.lower() == wanted), None)
+
+
+def encode_payload(value: Any) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON; MessageError if it has no JSON form."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if hasattr(value, "model_dump_json"):
+        return str(value.model_dump_json()).encode()
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise MessageError(
+            f"payload of type {type(value).__name__} has no JSON form ({type(error).__name__}); "
+            "pass bytes, or something msgspec can encode"
+        ) from error
+
+
+def header_pairs(headers: Any) -> Headers:
+    """A mapping or pairs, as (name, bytes) pairs; order and repeats are kept."""
+    pairs: Iterable[tuple[Any, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((str(name), encode_payload(value)) for name, value in pairs)
+
+
+def check_id(value: object) -> None:
+    """Refuse what can't be a key: not text, empty, with NUL, over-long. Never normalises."""
+    if not isinstance(value, str):
+        raise MessageError(
+            f"a message id is text, not {type(value).__name__}; convert it at the producer, so that "
+            "every consumer sees the same id"
+        )
+    if not value:
+        raise MessageError("a message id can't be empty: set the producer's id, or an identity resolver")
+    check_text("id", value, ID_BYTES_MAX)
+
+
+def check_text(what: str, value: object, bytes_max: int) -> None:
+    """Text that fits a key column: no NUL (PostgreSQL can't store it), encodable, within the limit."""
+    if not isinstance(value, str):
+        raise MessageError(f"a message's {what} is text, not {type(value).__name__}")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as error:
+        raise MessageError(f"a message's {what} holds a lone surrogate, which is not text") from error
+    if "\0" in value:
+        raise MessageError(f"a message's {what} can't hold a NUL character")
+    if size > bytes_max:
+        raise TooLarge(f"a message's {what} is {size:,} bytes; the limit is {bytes_max:,}")
+
+
+def check_headers(headers: Headers) -> None:
+    """Bounded in number and bytes, so that one message can't fill a row."""
+    if len(headers) > HEADERS_MAX:
+        raise TooLarge(f"a message has {len(headers):,} headers; the limit is {HEADERS_MAX}")
+    size = sum(len(name) + len(value) for name, value in headers)
+    if size > HEADER_BYTES_MAX:
+        raise TooLarge(f"a message's headers are {size:,} bytes; the limit is {HEADER_BYTES_MAX:,}")

@@ -1,0 +1,117 @@
+"""What a consumer does with its messages: words of policy, checked when they are said."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from oncebox.errors import ConfigError
+from oncebox.message import PAYLOAD_BYTES_MAX
+
+Mode = Literal["inline", "stored"]
+Durability = Literal["each", "group"]
+KeepPayload = Literal["until_done", "always", "never"]
+Fingerprint = Literal["raw", "canonical"]
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Exponential backoff with full jitter: a random delay up to `base * factor ** (attempt - 1)`.
+
+    `attempts` is the budget: after that many failures a message is dead, reason `exhausted`.
+    """
+
+    attempts: int = 8
+    base_seconds: float = 0.5
+    factor: float = 2.0
+    max_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigError(f"Backoff(attempts={self.attempts}): at least 1 attempt is needed")
+        if self.base_seconds < 0 or self.max_seconds < 0 or self.factor < 1:
+            raise ConfigError("Backoff: base_seconds and max_seconds are not negative, factor is at least 1")
+
+    def ceiling_seconds(self, attempt: int) -> float:
+        """The longest delay before the attempt after `attempt`."""
+        return min(self.max_seconds, self.base_seconds * self.factor ** min(attempt - 1, 63))
+
+    def delay_seconds(self, attempt: int, jitter: random.Random | None = None) -> float:
+        """A delay drawn uniformly between nothing and the ceiling, so that failures spread out."""
+        draw = (jitter or random).uniform(0.0, 1.0)
+        return draw * self.ceiling_seconds(attempt)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer's policy. `ConfigError` names the word and what it may be."""
+
+    mode: Mode = "inline"
+    durability: Durability = "each"
+    batch: int = 1
+    """Messages per transaction: what is already there, up to this many; no added wait."""
+    concurrency: int = 0
+    """Workers in one process; 0 picks 4 on PostgreSQL and 1 on SQLite, which has one writer."""
+    retry: Backoff = Backoff()
+    terminal: tuple[type[BaseException], ...] = ()
+    """Exception types that are not worth another attempt."""
+    crash_limit: int = 4
+    """Process deaths in a message's handler before it is `dead: crash loop`."""
+    timeout_seconds: float = 30.0
+    lease_seconds: float = 60.0
+    """How long a handler marked `long` may go without a heartbeat before others may take over."""
+    lock_timeout_seconds: float = 10.0
+    batch_seconds: float = 5.0
+    """A batch that has run this long commits what is done and leaves the rest for the next."""
+    unknown_type_seconds: float = 900.0
+    """How long a stored message of a type nobody here handles waits for a newer deployment."""
+    keep_payload: KeepPayload = "until_done"
+    fingerprint: Fingerprint = "raw"
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    claim_check_bytes: int = 0
+    """Payloads larger than this go to the app's store, and only a reference is queued; 0: never."""
+    retention_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for word, kind in (
+            ("mode", Mode), ("durability", Durability), ("keep_payload", KeepPayload), ("fingerprint", Fingerprint)
+        ):  # fmt: skip
+            if getattr(self, word) not in get_args(kind):
+                choices = ", ".join(repr(choice) for choice in get_args(kind))
+                raise ConfigError(f"{word}={getattr(self, word)!r}: it is one of {choices}")
+        for word in ("batch", "crash_limit", "payload_bytes_max"):
+            if getattr(self, word) < 1:
+                raise ConfigError(f"{word}={getattr(self, word)!r}: it is at least 1")
+        if self.batch > 10_000:
+            raise ConfigError(f"batch={self.batch}: at most 10,000 (1,000 gains nothing over 100 for most)")
+        for word in ("timeout_seconds", "lease_seconds", "lock_timeout_seconds", "batch_seconds"):
+            if getattr(self, word) <= 0:
+                raise ConfigError(f"{word}={getattr(self, word)!r}: it is more than 0")
+        if self.durability == "group" and self.mode != "inline":
+            raise ConfigError(
+                'durability="group" is for mode="inline": a stored message is acked when it is stored; '
+                "use batch=100 to share its commits"
+            )
+        if self.durability == "group" and self.batch > 1:
+            raise ConfigError('durability="group" and batch share the same flush: choose one of them')
+
+
+WORDS = frozenset(Policy.__struct_fields__)
+_ALIASES = {
+    "timeout": "timeout_seconds",
+    "lease": "lease_seconds",
+    "lock_timeout": "lock_timeout_seconds",
+    "retention": "retention_seconds",
+}
+
+
+def policy_words(words: dict[str, Any], where: str) -> dict[str, Any]:
+    """The words as `Policy` knows them: timedeltas to seconds, short names to long; ConfigError if unknown."""
+    known: dict[str, Any] = {}
+    for word, value in words.items():
+        name = _ALIASES.get(word, word)
+        if name not in WORDS:
+            raise ConfigError(f"{where}: unknown policy word {word!r}; known: {', '.join(sorted(WORDS))}")
+        known[name] = value.total_seconds() if isinstance(value, timedelta) else value
+    return known

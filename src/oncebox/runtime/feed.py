@@ -1,0 +1,185 @@
+"""Between a source and its workers: receive, hand out, and give every delivery its one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from oncebox.brokers.contract import Delivery, Source
+from oncebox.core.outcomes import Answer, Outcome, Status
+from oncebox.core.work import Item
+from oncebox.errors import BrokerUnavailable
+from oncebox.runtime.intake import Intake
+from oncebox.runtime.mailbox import Mailbox
+from oncebox.runtime.workers import pause_seconds
+
+log = logging.getLogger("oncebox")
+
+EXTEND_EVERY_SECONDS = 5.0
+EXTEND_BY_SECONDS = 30.0
+
+
+class Tallies:
+    """Counts per consumer, type and outcome since the last flush; written once a second, not per message."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, consumer: str, kind: str, outcome: Outcome) -> None:
+        """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
+        self._counts[consumer, kind, outcome.status] += 1
+
+    def drain(self) -> list[dict[str, object]]:
+        """What was counted since last time, sorted so that two processes lock rows in one order."""
+        counts, self._counts = self._counts, Counter()
+        return [
+            {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}
+            for (consumer, kind, outcome), n in sorted(counts.items())
+        ]
+
+
+class Feed:
+    """One consumer's source. Bounded: at most `most` deliveries are out at any time."""
+
+    def __init__(self, source: Source, intake: Intake, most: int, stored: Callable[[], None] | None = None) -> None:
+        self.source = source
+        self.intake = intake
+        self.most = most
+        self.outstanding: dict[int, Delivery] = {}
+        self._settled: deque[Item] = deque()
+        self._bell = asyncio.Event()
+        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._rung = False
+        self._paused: set[int] = set()
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
+        self.stopping = False
+
+    def settle(self, item: Item) -> None:
+        """From any thread: this item's outcome is durable."""
+        self._settled.append(item)
+        if not self._rung:
+            self._rung = True
+            self._loop.call_soon_threadsafe(self._bell.set)
+
+    def lost(self, worker: int, lost: bool) -> None:
+        """From any thread: a worker lost the database, or has it again. While one has lost it, nothing
+        more is received: what would be fetched could not be handled."""
+        self._loop.call_soon_threadsafe(self._pause, worker, lost)
+
+    def _pause(self, worker: int, lost: bool) -> None:
+        (self._paused.add if lost else self._paused.discard)(worker)
+        (self._unpaused.clear if self._paused else self._unpaused.set)()
+
+    async def receive(self, hand_out: Callable[[list[Item]], None]) -> None:
+        """Receive until cancelled, leaving items with the workers."""
+        lost = 0
+        while True:
+            await self._unpaused.wait()
+            room = self.most - len(self.outstanding)
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                deliveries = await self.source.receive(room)
+                lost = 0
+            except BrokerUnavailable as error:
+                lost += 1
+                if lost in (1, 5) or lost % 30 == 0:
+                    log.warning("source %s: %s; trying again (%d)", self.source.name, error, lost)
+                await asyncio.sleep(pause_seconds(lost))
+                continue
+            for delivery in deliveries:
+                self.outstanding[id(delivery)] = delivery
+            hand_out([self.intake.from_delivery(delivery) for delivery in deliveries])
+
+    async def answer(self, tallies: Tallies) -> None:
+        """Give the broker its answers as outcomes come in; in batches, without waiting for more."""
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            self._rung = False
+            await self.answer_settled(tallies)
+
+    async def answer_settled(self, tallies: Tallies) -> None:
+        """Answer everything that is settled now."""
+        acks: list[Delivery] = []
+        nacks: list[tuple[Delivery, float]] = []
+        while self._settled:
+            item = self._settled.popleft()
+            outcome = item.outcome
+            assert outcome is not None
+            tallies.add(self.intake.consumer, item.message.type, outcome)
+            report(self.intake.consumer, item, outcome)
+            if item.delivery is None:
+                continue
+            if outcome.answer is Answer.ACK:
+                acks.append(item.delivery)
+            elif outcome.answer is Answer.NACK:
+                nacks.append((item.delivery, outcome.delay_seconds))
+        try:
+            if acks:
+                await self.source.ack(acks)
+            for delivery, delay in nacks:
+                await self.source.nack(delivery, delay)
+        except BrokerUnavailable as error:
+            # The broker delivers them again, and the ledger absorbs it.
+            log.warning("source %s: %d answers were lost: %s", self.source.name, len(acks) + len(nacks), error)
+        finally:
+            for delivery in (*acks, *(delivery for delivery, _ in nacks)):
+                self.outstanding.pop(id(delivery), None)
+            self._room.set()
+
+    async def extend(self) -> None:
+        """Keep what is being worked on from being delivered again."""
+        while True:
+            await asyncio.sleep(EXTEND_EVERY_SECONDS)
+            if self.outstanding:
+                try:
+                    await self.source.extend(list(self.outstanding.values()), EXTEND_BY_SECONDS)
+                except BrokerUnavailable:
+                    continue
+
+    async def give_back(self) -> None:
+        """Release what was not answered: neither acked nor nacked."""
+        left = list(self.outstanding.values())
+        self.outstanding.clear()
+        if left:
+            try:
+                await self.source.release(left)
+            except BrokerUnavailable:
+                return
+
+
+def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
+    """Messages of one key go to one worker, so that batches don't meet on the same rows; the rest
+    goes where the line is shortest."""
+    for item in items:
+        key = item.message.key
+        if key is not None:
+            box = mailboxes[zlib.crc32(key.encode()) % len(mailboxes)]
+        else:
+            box = min(mailboxes, key=lambda mailbox: len(mailbox.items))
+        box.items.append(item)
+    for mailbox in mailboxes:
+        if mailbox.items:
+            mailbox.ring()
+
+
+def report(consumer: str, item: Item, outcome: Outcome) -> None:
+    """One log line per failure, with ids and never a payload."""
+    if outcome.status is Status.DEAD:
+        log.error(
+            "consumer %s: message %s is dead: %s%s", consumer, item.message.id, outcome.reason or "known",
+            f" ({type(outcome.error).__name__})" if outcome.error else "",
+        )  # fmt: skip
+    elif outcome.status is Status.RETRY:
+        log.warning(
+            "consumer %s: message %s failed (%s), again in %.1f s", consumer, item.message.id,
+            type(outcome.error).__name__, outcome.delay_seconds,
+        )  # fmt: skip

@@ -1,0 +1,109 @@
+"""The process's sign of life: heartbeat and leases, in a thread of their own.
+
+A handler that keeps the event loop busy for a minute must not look like a dead process, so this
+thread has its own loop and its own connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from oncebox.core.queries import Queries
+from oncebox.core.steps import Call
+from oncebox.core.work import Item
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Session, Settings
+from oncebox.runtime.sessions import finished
+
+log = logging.getLogger("oncebox")
+
+
+def new_worker_id() -> str:
+    """A name for this incarnation of the process; never the same twice."""
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+
+
+class Keeper(threading.Thread):
+    """Beats every `beat_seconds` until `stop`, and extends the leases that are kept."""
+
+    def __init__(self, database: Database, settings: Settings, worker: str, beat_seconds: float) -> None:
+        super().__init__(name="oncebox-keeper", daemon=True)
+        self.worker = worker
+        self._database = database
+        self._settings = settings
+        self._beat_seconds = beat_seconds
+        self._leases: dict[int, tuple[Item, float]] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self.first_beat = threading.Event()
+
+    def keeper_of(self, lease_seconds: float) -> Callable[[Item, bool], None]:
+        """How a worker says that an item's lease is to be kept, or no longer."""
+
+        def keep(item: Item, on: bool) -> None:
+            with self._lock:
+                if on:
+                    self._leases[item.seq] = (item, lease_seconds)
+                else:
+                    self._leases.pop(item.seq, None)
+
+        return keep
+
+    def stop(self) -> None:
+        """End after the last beat; the worker's rows are withdrawn."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """The thread."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        session: Session | None = None
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            try:
+                if session is None:
+                    session = await self._database.connect_async(self._settings)
+                await self._beat(session)
+                self.first_beat.set()
+            except Exception as error:
+                log.debug("heartbeat missed: %s", error)
+                if session is not None:
+                    await finished(session.close())
+                    session = None
+            pause = self._pause_seconds()
+            await loop.run_in_executor(None, self._stopping.wait, pause)
+        if session is not None:
+            try:
+                for query in (self._queries.retire_hands, self._queries.retire):
+                    await finished(session.side(Call(query, {"id": self.worker})))
+            except Exception as error:
+                log.debug("could not withdraw: %s", error)
+            finally:
+                await finished(session.close())
+
+    @property
+    def _queries(self) -> Queries:
+        return self._database.queries
+
+    def _pause_seconds(self) -> float:
+        with self._lock:
+            shortest = min((seconds for _, seconds in self._leases.values()), default=self._beat_seconds * 3)
+        return min(self._beat_seconds, shortest / 3)
+
+    async def _beat(self, session: Session) -> None:
+        params = {"id": self.worker, "host": socket.gethostname(), "pid": os.getpid()}
+        await finished(session.side(Call(self._queries.heartbeat, params)))
+        with self._lock:
+            leases = list(self._leases.values())
+        for seconds in {seconds for _, seconds in leases}:
+            items = [item for item, lease in leases if lease == seconds]
+            params = {"seqs": [item.seq for item in items], "tokens": [item.token for item in items]}
+            await finished(session.side(Call(self._queries.extend, {**params, "seconds": seconds})))
+
+

@@ -1,0 +1,93 @@
+"""Where the feed leaves items for a worker: a line of its own, with a bell."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+from oncebox.core.work import Item
+
+
+class Mailbox:
+    """Items for one worker. `take` never waits; the bell is rung for whoever waits for the first."""
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.active: list[Item] = []
+        """Taken and not settled: put back when the database is lost."""
+
+    def put(self, item: Item) -> None:
+        """Add an item and ring."""
+        self.items.append(item)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the worker."""
+        raise NotImplementedError
+
+    def take(self) -> Item | None:
+        """The next item, or None."""
+        try:
+            item = self.items.popleft()
+        except IndexError:
+            return None
+        self.active.append(item)
+        return item
+
+    def take_many(self, limit: int) -> list[Item]:
+        """Up to `limit` items that are there."""
+        taken: list[Item] = []
+        while len(taken) < limit and (item := self.take()) is not None:
+            taken.append(item)
+        return taken
+
+    def settled(self, item: Item) -> None:
+        """The item is dealt with."""
+        self.active.remove(item)
+
+    def put_back(self) -> None:
+        """Everything that was taken and not settled goes to the front again, in order."""
+        active, self.active = self.active, []
+        for item in active:
+            item.outcome = None
+            item.marked = False
+        self.items.extendleft(reversed(active))
+
+
+class ThreadMailbox(Mailbox):
+    """For a worker in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = threading.Event()
+
+    def ring(self) -> None:
+        self._bell.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until the bell rings or the time is over."""
+        if not self.items:
+            self._bell.wait(seconds)
+        self._bell.clear()
+
+
+class TaskMailbox(Mailbox):
+    """For a worker that is a task of the loop; `put` is called on that loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        self._bell.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until the bell rings or the time is over."""
+        if not self.items:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+        self._bell.clear()

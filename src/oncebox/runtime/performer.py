@@ -1,0 +1,141 @@
+"""Performs a flow's steps on real connections and real handlers, blocking or awaiting.
+
+The same class serves both runners: on an async session the replies are awaitables, and the async
+runner awaits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oncebox import errors
+from oncebox.core import steps
+from oncebox.core.steps import Call, Step
+from oncebox.core.work import Item, Tx, Work
+from oncebox.drivers.session import Session, database_steps
+from oncebox.message import Message
+from oncebox.runtime.watchdog import Watchdog
+
+CLAIM_CHECK = "oncebox-claim-check"
+"""The header that names a payload kept in the app's store."""
+
+Side = Callable[[Call], Any]
+
+
+class Performer:
+    """One worker's hands. `next_item`, `settle` and `keep` are the runtime's side of the bargain."""
+
+    def __init__(
+        self,
+        work: Work,
+        session: Session,
+        side: Side,
+        *,
+        is_async: bool,
+        next_item: Callable[[], Item | None] = lambda: None,
+        settle: Callable[[Item], None] = lambda item: None,
+        keep: Callable[[Item, bool], None] = lambda item, on: None,
+        load: Callable[[str], bytes] | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self.work = work
+        self.session = session
+        self.load = load
+        self.timeout_seconds = work.policy.timeout_seconds
+        self.watchdog = watchdog
+        self._perform: dict[type[Step], Callable[[Any], Any]] = {
+            **database_steps(session),
+            steps.Side: lambda step: side(step.call),
+            steps.Handle: self._handle_async if is_async else self._handle,
+            steps.Next: lambda step: next_item(),
+            steps.Settle: lambda step: settle(step.item),
+            steps.Keep: lambda step: keep(step.item, step.on),
+            steps.Flush: self._flush_async if is_async else self._flush,
+        }
+
+    def __call__(self, step: Step) -> Any:
+        return self._perform[type(step)](step)
+
+    def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Tx]:
+        """Payload(s), message(s) and Tx as the handler's plan wants them."""
+        handler = items[0].handler
+        if handler is None:
+            raise errors.UsageError(f"no handler for type {items[0].message.type!r}")
+        messages = [self._whole(item.message) for item in items]
+        first = items[0]
+        tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths)
+        if handler.batch:
+            return [handler.decode(message) for message in messages], messages, tx
+        return handler.decode(messages[0]), messages[0], tx
+
+    def _whole(self, message: Message) -> Message:
+        """The message with its payload, wherever that is kept."""
+        if not message.headers or (reference := message.header(CLAIM_CHECK)) is None:
+            return message
+        if self.load is None:
+            raise errors.ConfigError(
+                f"message {message.id!r} keeps its payload in a store, and this app has none: App(store=…)"
+            )
+        payload = self.load(reference.decode())
+        headers = tuple(pair for pair in message.headers if pair[0] != CLAIM_CHECK)
+        return Message(
+            id=message.id, type=message.type, source=message.source, payload=payload, headers=headers,
+            key=message.key, content_type=message.content_type, provenance=message.provenance,
+            deliveries=message.deliveries, attempt=message.attempt, replay=message.replay,
+        )  # fmt: skip
+
+    def _handle(self, step: steps.Handle) -> Any:
+        payload, message, tx = self._arguments(step.items)
+        started = time.monotonic()
+        if self.watchdog is not None:
+            self.watchdog.enter(self.session, started + self.timeout_seconds)
+        try:
+            result = step.items[0].handler.call(payload, message, tx, self.session.handle())
+        except Exception as error:
+            if time.monotonic() - started > self.timeout_seconds:
+                raise self._late(step) from error
+            explained = self.session.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+        finally:
+            if self.watchdog is not None:
+                self.watchdog.leave(self.session)
+        if time.monotonic() - started > self.timeout_seconds:
+            raise self._late(step)
+        return result
+
+    async def _handle_async(self, step: steps.Handle) -> Any:
+        payload, message, tx = self._arguments(step.items)
+        try:
+            async with asyncio.timeout(self.timeout_seconds) as limit:
+                return await step.items[0].handler.call(payload, message, tx, self.session.handle())
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise self._late(step) from error
+            explained = self.session.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def _late(self, step: steps.Handle) -> errors.HandlerTimeout:
+        return errors.HandlerTimeout(
+            f"consumer {self.work.consumer!r}: the handler of id {step.items[0].message.id!r} ran longer than "
+            f"{self.timeout_seconds:g} s (policy word: timeout)"
+        )
+
+    def _vouch_call(self, step: steps.Flush) -> Call:
+        rows = [{"consumer": c, "source": s, "message_id": i} for c, s, i in step.keys]
+        return Call(self.work.queries.vouch, {"rows": rows})
+
+    def _flush(self, step: steps.Flush) -> int:
+        return int(self.session.vouch(self._vouch_call(step))[0][0])
+
+    async def _flush_async(self, step: steps.Flush) -> int:
+        rows = self.session.vouch(self._vouch_call(step))
+        if not isinstance(rows, list):
+            rows = await rows
+        return int(rows[0][0])

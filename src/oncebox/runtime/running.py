@@ -1,0 +1,295 @@
+"""An app at work: connects sources to workers, keeps the process alive in the database's eyes, and
+stops in order: no more receiving, what is in hand finishes, the rest is released un-acked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from oncebox.brokers.contract import Source
+from oncebox.core.reap import reap_lapsed
+from oncebox.core.run import run_async
+from oncebox.core.steps import Call
+from oncebox.core.stored import bury_unknown, receive
+from oncebox.core.work import Item, Work
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Session, Settings
+from oncebox.policy import Policy
+from oncebox.runtime.feed import Feed, Tallies, hand_out, report
+from oncebox.runtime.intake import Intake
+from oncebox.runtime.keeper import Keeper, new_worker_id
+from oncebox.runtime.mailbox import TaskMailbox
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.registry import Registry
+from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
+from oncebox.runtime.watchdog import Watchdog
+from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss
+
+log = logging.getLogger("oncebox")
+
+PARTS = ("sources", "workers")
+
+
+class Member(Protocol):
+    """What the runtime needs to know of a consumer."""
+
+    name: str
+    policy: Policy
+    registry: Registry
+    intake: Intake
+    source: Source | None
+
+    def work(self, worker: str, slot: int) -> Work: ...
+
+
+class Running:
+    """Everything that runs for an app in this process."""
+
+    def __init__(
+        self, database: Database, members: Iterable[Member], *, only: tuple[str, ...] = PARTS,
+        beat_seconds: float = 2.0, lapse_seconds: float = 10.0, drain_seconds: float = 30.0, load: Any = None,
+    ) -> None:  # fmt: skip
+        self.database = database
+        self.members = list(members)
+        self.only = only
+        self.beat_seconds = beat_seconds
+        self.lapse_seconds = lapse_seconds
+        self.drain_seconds = drain_seconds
+        self.load = load
+        self.worker = new_worker_id()
+        self.tallies = Tallies()
+        self._slots = iter(range(1, 1_000_000))
+        self._workers: list[ThreadWorker | TaskWorker] = []
+        self._worker_tasks: list[asyncio.Task[None]] = []
+        self._source_tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._feeds: list[Feed] = []
+        self._stack = AsyncExitStack()
+        self._watchdog = Watchdog()
+
+    async def start(self) -> None:
+        """Open sources and start workers. Raises what a source's topology check or the database says."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        side_settings = Settings(side=True)
+        self.side = AsyncSideChannel(self.database, side_settings)
+        self._stack.push_async_callback(self.side.close)
+        self.thread_side = SideChannel(self.database, side_settings)
+        self._stack.callback(self.thread_side.close)
+        self.keeper = Keeper(self.database, side_settings, self.worker, self.beat_seconds)
+        self.keeper.start()
+        await asyncio.get_running_loop().run_in_executor(None, self.keeper.first_beat.wait, 10)
+        self._stack.push_async_callback(self._stop_keeper)
+        for member in self.members:
+            await self._start_member(member)
+        self._tasks.append(asyncio.create_task(self._maintain()))
+
+    async def _stop_keeper(self) -> None:
+        self.keeper.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self.keeper.join, 10)
+
+    async def _start_member(self, member: Member) -> None:
+        stored = member.policy.mode == "stored"
+        source = member.source if "sources" in self.only else None
+        with_workers = "workers" in self.only and bool(member.registry.all())
+        feed: Feed | None = None
+        if source is not None:
+            await source.open()
+            self._stack.push_async_callback(source.close)
+            feed = Feed(source, member.intake, prefetch(member.policy, concurrency(member, self.database)))
+            self._feeds.append(feed)
+        workers: list[ThreadWorker | TaskWorker] = []
+        if with_workers and (stored or feed is not None):
+            workers = [self._worker(member, feed) for _ in range(concurrency(member, self.database))]
+        if feed is not None:
+            self._start_feed(member, feed, workers)
+
+    def _worker(self, member: Member, feed: Feed | None) -> ThreadWorker | TaskWorker:
+        slot = next(self._slots)
+        is_async = member.registry.is_async
+        settled = feed.settle if feed is not None and member.policy.mode == "inline" else self._count(member)
+
+        def lost(gone: bool) -> None:
+            if feed is not None:
+                feed.lost(slot, gone)
+
+        crew = Crew(
+            self.database, connection_settings(member.policy), self.side if is_async else self.thread_side, settled,
+            self.keeper.keeper_of(member.policy.lease_seconds), self.load, self._watchdog, lost,
+        )  # fmt: skip
+        work = member.work(self.worker, slot)
+        worker: ThreadWorker | TaskWorker
+        if is_async:
+            worker = TaskWorker(crew, work)
+            self._worker_tasks.append(asyncio.create_task(worker.run()))
+        else:
+            worker = ThreadWorker(crew, work)
+            worker.start()
+        self._workers.append(worker)
+        return worker
+
+    def _count(self, member: Member) -> Any:
+        def count(item: Item) -> None:
+            assert item.outcome is not None
+            self.tallies.add(member.name, item.message.type, item.outcome)
+            report(member.name, item, item.outcome)
+
+        return count
+
+    def _start_feed(self, member: Member, feed: Feed, workers: list[ThreadWorker | TaskWorker]) -> None:
+        if member.policy.mode == "stored":
+            receiver = Receiver(self, member, feed, workers)
+            self._tasks.append(asyncio.create_task(receiver.run()))
+            boxes = [receiver.mailbox]
+        else:
+            boxes = [worker.mailbox for worker in workers]  # type: ignore[misc]
+        receive_task = feed.receive(lambda items: hand_out(boxes, items))
+        self._source_tasks.append(asyncio.create_task(receive_task))
+        self._tasks.append(asyncio.create_task(feed.answer(self.tallies)))
+        self._tasks.append(asyncio.create_task(feed.extend()))
+
+    async def _maintain(self) -> None:
+        """Once a second: tallies; now and then: the dead among the workers, types nobody handles."""
+        session: Session | None = None
+        turn = lost = 0
+        while True:
+            await asyncio.sleep(1.0)
+            turn += 1
+            try:
+                if session is None:
+                    session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
+                work = Work("-", self.database.queries, Policy(), worker=self.worker)
+                performer = Performer(work, session, self.side, is_async=True)
+                await self.flush_tallies()
+                await run_async(reap_lapsed(work, self.lapse_seconds), performer)
+                if turn % 30 == 0:
+                    await self._bury_unknown(performer)
+                lost = 0
+            except asyncio.CancelledError:
+                if session is not None:
+                    await finished(session.close())
+                raise
+            except Exception as error:
+                lost += 1
+                report_loss(work, lost, error)
+                if session is not None:
+                    await finished(session.close())
+                    session = None
+                await asyncio.sleep(pause_seconds(lost))
+
+    async def _bury_unknown(self, performer: Performer) -> None:
+        for member in self.members:
+            if member.policy.mode == "stored" and member.registry.all() and member.registry.find("\0") is None:
+                work = member.work(self.worker, 0)
+                await run_async(bury_unknown(work, member.registry.names()), performer)
+
+    async def flush_tallies(self) -> None:
+        """Write what was counted; a crash loses at most a second of counts, never a message."""
+        rows = self.tallies.drain()
+        if rows:
+            await self.side(Call(self.database.queries.tally, {"rows": rows}))
+
+    async def stop(self) -> None:
+        """Drain: what is in hand finishes, what is not started goes back to its broker un-acked."""
+        await cancel(self._source_tasks)
+        for worker in self._workers:
+            worker.stop()
+        threads = [worker for worker in self._workers if isinstance(worker, ThreadWorker)]
+        loop = asyncio.get_running_loop()
+        if self._worker_tasks:
+            await asyncio.wait(self._worker_tasks, timeout=self.drain_seconds)
+        await cancel(self._worker_tasks)
+        for thread in threads:
+            await loop.run_in_executor(None, thread.join, self.drain_seconds)
+        await cancel(self._tasks)
+        for feed in self._feeds:
+            await feed.answer_settled(self.tallies)
+            await feed.give_back()
+        try:
+            await self.flush_tallies()
+        except Exception as error:
+            log.debug("last tallies were not written: %s", error)
+        await self._stack.aclose()
+
+
+class Receiver:
+    """Stored mode's front door: writes deliveries down, then has them acked."""
+
+    def __init__(
+        self, running: Running, member: Member, feed: Feed, workers: list[ThreadWorker | TaskWorker]
+    ) -> None:
+        self.running = running
+        self.member = member
+        self.feed = feed
+        self.workers = workers
+        self.mailbox = TaskMailbox()
+
+    async def run(self) -> None:
+        """Store what arrives, as much at once as is there, until cancelled."""
+        session: Session | None = None
+        lost = 0
+        work = self.member.work(self.running.worker, 0)
+        try:
+            while True:
+                await self.mailbox.wait(60)
+                try:
+                    if session is None:
+                        session = await self.running.database.connect_async(connection_settings(self.member.policy))
+                        performer = Performer(work, session, self.running.side, is_async=True, settle=self._settle)
+                        self.feed.lost(0, False)
+                        lost = 0
+                    while items := self.mailbox.take_many(1000):
+                        for item in await run_async(receive(work, items), performer):
+                            self.mailbox.settled(item)
+                            self.mailbox.items.append(item)
+                except Exception as error:
+                    self.mailbox.put_back()
+                    self.mailbox.ring()
+                    lost += 1
+                    self.feed.lost(0, True)
+                    report_loss(work, lost, error)
+                    if session is not None:
+                        await finished(session.close())
+                        session = None
+                    await asyncio.sleep(pause_seconds(lost))
+        finally:
+            if session is not None:
+                await finished(session.close())
+
+    def _settle(self, item: Item) -> None:
+        self.mailbox.settled(item)
+        self.feed.settle(item)
+        for worker in self.workers:
+            worker.mailbox.ring()
+
+
+def connection_settings(policy: Policy) -> Settings:
+    """Bounds that free a vanished host's locks a little after its handler should have ended."""
+    return Settings(
+        lock_timeout_seconds=policy.lock_timeout_seconds, idle_timeout_seconds=policy.timeout_seconds * 1.5 + 1.0
+    )
+
+
+def concurrency(member: Member, database: Database) -> int:
+    """Workers for a consumer in this process."""
+    return member.policy.concurrency or (1 if database.dialect == "sqlite" else 4)
+
+
+def prefetch(policy: Policy, workers: int) -> int:
+    """Deliveries to have out at a time: enough for a full batch in work and one at hand."""
+    return max(2 * policy.batch * workers, 10 * workers, 200 if policy.durability == "group" else 0, 1000 if policy.mode == "stored" else 0)
+
+
+async def cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel and wait; nothing is raised."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

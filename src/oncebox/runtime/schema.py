@@ -1,0 +1,75 @@
+"""The schema at start-up: applied for SQLite, which is ours alone; checked everywhere else."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from oncebox import errors
+from oncebox.core import migrate as flow
+from oncebox.core.run import run, run_async
+from oncebox.core.steps import Op
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Session, Settings, database_steps
+from oncebox.engines.migrations import plan
+from oncebox.runtime.sessions import finished
+
+
+T = TypeVar("T")
+
+
+def migrate(database: Database) -> list[int]:
+    """Apply what is missing; the versions applied."""
+    return _with(database, flow.migrate(plan(database.dialect, database.schema)))
+
+
+async def migrate_async(database: Database) -> list[int]:
+    """The same under an event loop."""
+    return await _with_async(database, flow.migrate(plan(database.dialect, database.schema)))
+
+
+def check_schema(database: Database) -> None:
+    """Raise SchemaMissing or SchemaOutdated with the command to run; SQLite is brought up to date."""
+    if database.dialect == "sqlite":
+        migrate(database)
+    else:
+        judge(database, _with(database, flow.current_version(plan(database.dialect, database.schema))))
+
+
+async def check_schema_async(database: Database) -> None:
+    """The same under an event loop."""
+    if database.dialect == "sqlite":
+        await migrate_async(database)
+    else:
+        current = flow.current_version(plan(database.dialect, database.schema))
+        judge(database, await _with_async(database, current))
+
+
+def judge(database: Database, current: int) -> None:
+    """Compare with what this oncebox works with."""
+    wanted = plan(database.dialect, database.schema).versions[-1][0]
+    if current < wanted:
+        raise errors.SchemaOutdated(
+            f"the oncebox tables are at version {current}, this oncebox needs {wanted}; run: oncebox migrate"
+        )
+    if current > wanted:
+        raise errors.SchemaOutdated(
+            f"the oncebox tables are at version {current}, newer than this oncebox ({wanted}); upgrade oncebox"
+        )
+
+
+def _with(database: Database, op: Op[T]) -> T:
+    session = database.connect(Settings())
+    try:
+        table = database_steps(session)
+        return run(op, lambda step: table[type(step)](step))
+    finally:
+        session.close()
+
+
+async def _with_async(database: Database, op: Op[T]) -> T:
+    session: Session = await database.connect_async(Settings())
+    try:
+        table = database_steps(session)
+        return await run_async(op, lambda step: table[type(step)](step))
+    finally:
+        await finished(session.close())

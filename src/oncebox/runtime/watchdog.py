@@ -1,0 +1,44 @@
+"""Interrupts blocking handlers that run past their time.
+
+A thread can't be stopped from outside, but the statement it waits for can be cancelled; a handler
+that loops without touching the database is only refused when it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from oncebox.drivers.session import Session
+
+_LOOK_SECONDS = 0.1
+
+
+class Watchdog:
+    """One thread that looks after every blocking handler of the process."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[int, tuple[float, Session]] = {}
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def enter(self, session: Session, deadline: float) -> None:
+        """A handler starts on this session."""
+        self._deadlines[id(session)] = (deadline, session)
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._look, name="oncebox-watchdog", daemon=True)
+                    self._thread.start()
+
+    def leave(self, session: Session) -> None:
+        """The handler has returned."""
+        self._deadlines.pop(id(session), None)
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            now = time.monotonic()
+            for mark, (deadline, session) in list(self._deadlines.items()):
+                if now > deadline and mark in self._deadlines:
+                    session.cancel()

@@ -1,0 +1,233 @@
+"""Workers: what each does again and again with its connection. A thread for `def` handlers, a task
+for `async def` ones; the turn they take is the same generator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from oncebox import errors
+from oncebox.core.batch import inline_batch
+from oncebox.core.inline import is_suspect, stream
+from oncebox.core.run import run, run_async
+from oncebox.core.steps import Op
+from oncebox.core.stored import work_batch, work_long
+from oncebox.core.work import Item, Work
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Session, Settings
+from oncebox.runtime.mailbox import Mailbox, TaskMailbox, ThreadMailbox
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.sessions import finished
+
+log = logging.getLogger("oncebox")
+
+POLL_SECONDS = 0.5
+"""How often an idle stored worker looks for itself; it is woken sooner by its own process."""
+BACKOFF_MAX_SECONDS = 10.0
+
+
+def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
+    """Deal with what is in the mailbox. False when there was nothing."""
+    item = mailbox.take()
+    if item is None:
+        return False
+    if work.policy.batch == 1 or work.limit == 1 or item.refusal is not None or is_suspect(item):
+        yield from stream(work, item)
+        work.succeeded()
+        return True
+    items = [item]
+    while len(items) < work.limit and mailbox.items and _batchable(mailbox.items[0]):
+        following = mailbox.take()
+        assert following is not None
+        items.append(following)
+    if len(items) == 1:
+        yield from stream(work, item)
+        return True
+    left = yield from inline_batch(work, items)
+    for item in reversed(left):
+        mailbox.active.remove(item)
+        mailbox.items.appendleft(item)
+    return True
+
+
+def _batchable(item: Item) -> bool:
+    return item.refusal is None and not is_suspect(item)
+
+
+def stored_turn(work: Work, turn: int) -> Op[bool]:
+    """Take and handle what is due. Every tenth turn, and whenever nothing is due, suspects are looked at."""
+    busy = bool((yield from work_batch(work)))
+    if work.long_types:
+        busy |= bool((yield from work_long(work)))
+    if not busy or turn % 10 == 0:
+        busy |= bool((yield from work_batch(work, suspect=True)))
+    return busy
+
+
+class Crew:
+    """What the workers of one consumer share."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        side: Any,
+        settle: Callable[[Item], None],
+        keep: Callable[[Item, bool], None],
+        load: Callable[[str], bytes] | None,
+        watchdog: Any,
+        lost: Callable[[bool], None],
+    ) -> None:
+        self.database = database
+        self.settings = settings
+        self.side = side
+        self.settle = settle
+        self.keep = keep
+        self.load = load
+        self.watchdog = watchdog
+        self.lost = lost
+        """Told when a worker loses the database (True) and when it has it again (False)."""
+
+    def performer(self, work: Work, session: Session, mailbox: Mailbox, is_async: bool) -> Performer:
+        """A worker's hands on a fresh connection."""
+        settle = self.settle
+        stored = work.policy.mode == "stored"
+
+        def settle_one(item: Item) -> None:
+            if not stored:
+                mailbox.settled(item)
+            settle(item)
+
+        def next_one() -> Item | None:
+            # A group or a chain takes only what its kind of transaction can carry.
+            if not mailbox.items or work.policy.batch > 1:
+                return None
+            return mailbox.take()
+
+        return Performer(
+            work, session, self.side, is_async=is_async, next_item=next_one, settle=settle_one, keep=self.keep,
+            load=self.load, watchdog=self.watchdog,
+        )  # fmt: skip
+
+
+class ThreadWorker(threading.Thread):
+    """A blocking worker."""
+
+    def __init__(self, crew: Crew, work: Work) -> None:
+        super().__init__(name=f"oncebox-{work.consumer}-{work.slot}", daemon=True)
+        self.crew = crew
+        self.work = work
+        self.mailbox = ThreadMailbox()
+        self._stopped = threading.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Finish the turn, then end."""
+        self._stopped.set()
+        self.mailbox.ring()
+
+    def run(self) -> None:
+        """Take turns until stopped; no error ends a worker, the next turn starts on a fresh connection."""
+        session: Session | None = None
+        lost = 0
+        turn = 0
+        while not self.stopping:
+            try:
+                if session is None:
+                    session = self.crew.database.connect(self.crew.settings)
+                    performer = self.crew.performer(self.work, session, self.mailbox, False)
+                    if lost:
+                        self.crew.side(self.work.withdraw())
+                        self.crew.lost(False)
+                        lost = 0
+                turn += 1
+                busy = run(next_turn(self.work, self.mailbox, turn), performer)
+            except Exception as error:
+                self.mailbox.put_back()
+                if session is not None:
+                    session.close()
+                    session = None
+                lost += 1
+                report_loss(self.work, lost, error)
+                self.crew.lost(True)
+                self._stopped.wait(pause_seconds(lost))
+                continue
+            if not busy and not self.stopping:
+                self.mailbox.wait(POLL_SECONDS)
+        if session is not None:
+            session.close()
+
+
+class TaskWorker:
+    """An awaiting worker; `run` is its task."""
+
+    def __init__(self, crew: Crew, work: Work) -> None:
+        self.crew = crew
+        self.work = work
+        self.mailbox = TaskMailbox()
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Finish the turn, then end."""
+        self.stopping = True
+        self.mailbox.ring()
+
+    async def run(self) -> None:
+        """Take turns until stopped. A cancellation rolls back and leaves everything un-acked."""
+        session: Session | None = None
+        lost = 0
+        turn = 0
+        try:
+            while not self.stopping:
+                try:
+                    if session is None:
+                        session = await self.crew.database.connect_async(self.crew.settings)
+                        performer = self.crew.performer(self.work, session, self.mailbox, True)
+                        if lost:
+                            await self.crew.side(self.work.withdraw())
+                            self.crew.lost(False)
+                            lost = 0
+                    turn += 1
+                    busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
+                except Exception as error:
+                    self.mailbox.put_back()
+                    if session is not None:
+                        await finished(session.close())
+                        session = None
+                    lost += 1
+                    report_loss(self.work, lost, error)
+                    self.crew.lost(True)
+                    await asyncio.sleep(pause_seconds(lost))
+                    continue
+                if not busy and not self.stopping:
+                    await self.mailbox.wait(POLL_SECONDS)
+        finally:
+            if session is not None:
+                await finished(session.close())
+
+
+def next_turn(work: Work, mailbox: Mailbox, turn: int) -> Op[bool]:
+    """The turn this consumer's mode asks for."""
+    return inline_turn(work, mailbox) if work.policy.mode == "inline" else stored_turn(work, turn)
+
+
+def report_loss(work: Work, times: int, error: BaseException) -> None:
+    """One line per loss, not a traceback storm; a traceback for what nobody foresaw."""
+    level = logging.WARNING if times in (1, 5) or times % 30 == 0 else logging.DEBUG
+    unforeseen = None if isinstance(error, errors.OnceboxError) else error
+    log.log(
+        level, "consumer %s: %s; paused, trying again (%d)", work.consumer, error, times, exc_info=unforeseen
+    )
+
+
+def pause_seconds(times: int) -> float:
+    """Longer and longer, spread out."""
+    return min(BACKOFF_MAX_SECONDS, 0.05 * 2 ** min(times, 12)) * random.uniform(0.5, 1.0)
