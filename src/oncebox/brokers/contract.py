@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from oncebox.errors import BrokerError, BrokerUnavailable
+from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError
+from oncebox.identity import Identity, Resolver
 from oncebox.message import Headers, Message
 
-__all__ = ["BrokerError", "BrokerUnavailable", "Delivery", "Sink", "Source"]
+__all__ = ["BrokerError", "BrokerUnavailable", "Delivery", "Sink", "Source", "bound_identity"]
 
 
 class Delivery(msgspec.Struct, kw_only=True):
@@ -50,7 +51,8 @@ class Source(Protocol):
     (visibility timeout, closed channel, rebalance). An answer for a delivery that is no longer this
     source's is ignored, never an error: the broker has already decided to deliver it again.
 
-    A lost connection raises `BrokerUnavailable`, and the next call may try to connect again.
+    A lost connection raises `BrokerUnavailable` from `receive`. The caller backs off and calls `receive`
+    again, which connects again by itself; `open` is called once.
     """
 
     name: str
@@ -131,3 +133,16 @@ class Sink(Protocol):
         the same of all of them.
         """
         ...
+
+
+def bound_identity(identity: Identity | None, type: str | Resolver | None) -> Identity:  # noqa: A002
+    """The identity of a binding that may name the type next to it: `queue("payments", type="paid")`.
+
+    `ConfigError` when both name a type.
+    """
+    identity = identity or Identity()
+    if type is None:
+        return identity
+    if identity.type is not None:
+        raise ConfigError(f"the type is named twice: type={type!r}, and by the identity; keep one of them")
+    return msgspec.structs.replace(identity, type=type)

@@ -44,12 +44,16 @@ def pack_headers(headers: Headers) -> bytes:
         return msgspec.msgpack.encode(storable)
 
 
-_headers = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...])
+_headers = msgspec.msgpack.Decoder(tuple[tuple[str, Any], ...])
 
 
 def unpack_headers(stored: bytes) -> Headers:
     """What `pack_headers` kept; nothing for an empty column."""
-    return _headers.decode(stored) if stored else ()
+    if not stored:
+        return ()
+    # A producer's own code may have put text into a header; a worker must not stumble over it.
+    pairs = _headers.decode(stored)
+    return tuple((name, value if isinstance(value, bytes) else value.encode()) for name, value in pairs)
 
 
 def pack_provenance(provenance: dict[str, Any]) -> str:

@@ -45,7 +45,10 @@ def stream(work: Work, item: Item | None) -> Op[None]:
     opened: Opened | None = None
     held: list[Item] = []
     while item is not None:
-        opened, following = yield from deliver(work, item, opened)
+        # A flush inside the next message's transaction would flush nothing: the last of a group is
+        # committed alone.
+        chain = not work.lazy or len(held) + 1 < GROUP_MAX
+        opened, following = yield from deliver(work, item, opened, chain=chain)
         held.append(item)
         if following is None:
             following = yield Next()
@@ -58,7 +61,9 @@ def stream(work: Work, item: Item | None) -> Op[None]:
         item = following
 
 
-def deliver(work: Work, item: Item, opened: Opened | None) -> Op[tuple[Opened | None, Item | None]]:
+def deliver(
+    work: Work, item: Item, opened: Opened | None, *, chain: bool = True
+) -> Op[tuple[Opened | None, Item | None]]:
     """One delivery to its outcome. Returns what the commit opened for the following item, and that item.
 
     Lets DatabaseUnavailable (nothing acked, nothing charged) and cancellation out, rolled back.
@@ -82,7 +87,7 @@ def deliver(work: Work, item: Item, opened: Opened | None) -> Op[tuple[Opened | 
             if is_suspect(item) and not (yield from may_start(work, item, token)):
                 return None, following
             item.result = yield Handle((item,))
-            if following is None:
+            if following is None and chain:
                 following = yield Next()
             then = begin(work, following) if following is not None and not is_suspect(following) else None
             calls = closing(work, item)

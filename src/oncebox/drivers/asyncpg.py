@@ -84,6 +84,9 @@ class AsyncpgSession(PostgresSession):
             self.broken = self.raw.is_closed()
             raise translated(error) from error
 
+    def in_transaction(self) -> bool:
+        return bool(self.raw.is_in_transaction())
+
     async def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
         await self._script(text)

@@ -64,10 +64,14 @@ class PsycopgSession(PostgresSession):
 
     def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
-            return self.raw.execute(call.query.positional.encode(), _values(call)).fetchall()
+            cursor = self.raw.execute(call.query.positional.encode(), _values(call))
+            return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
+
+    def in_transaction(self) -> bool:
+        return self.raw.info.transaction_status != TransactionStatus.IDLE
 
     def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
@@ -133,10 +137,13 @@ class AsyncPsycopgSession(PostgresSession):
     async def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
             cursor = await self.raw.execute(call.query.positional.encode(), _values(call))
-            return await cursor.fetchall()
+            return await cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
+
+    def in_transaction(self) -> bool:
+        return self.raw.info.transaction_status != TransactionStatus.IDLE
 
     async def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""

@@ -100,7 +100,13 @@ class PostgresSession:
     side = fetch
 
     def vouch(self, call: Call) -> Any:
+        if self.in_transaction():
+            raise RuntimeError("a flush inside a transaction flushes nothing")
         return self._fetch(call)
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, as the client library knows it."""
+        raise NotImplementedError
 
     def save(self, first: bool) -> Any:
         return self._script(postgresql.SAVE_FIRST if first else postgresql.SAVE)

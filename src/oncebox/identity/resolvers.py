@@ -45,7 +45,7 @@ class Envelope:
         self.event: Event | None = event(self.body, self.headers, declared)
         self.payload: bytes = self.event.payload if self.event else self.body
         """The body, or the data of a structured CloudEvent."""
-        self.content_type = (self.event.content_type if self.event else declared) or "application/json"
+        self.content_type = _storable(self.event.content_type if self.event else declared)
         self._json: Any = msgspec.UNSET
 
     def header(self, name: str) -> str | None:
@@ -60,6 +60,15 @@ class Envelope:
             except (ValueError, RecursionError):
                 self._json = None
         return self._json
+
+
+def _storable(content_type: str) -> str:
+    """It is only a label: one that no column takes must not cost the message."""
+    try:
+        check_text("content type", content_type, TYPE_BYTES_MAX)
+    except MessageError:
+        return "application/octet-stream"
+    return content_type or "application/json"
 
 
 Resolver = Callable[[Envelope], "str | tuple[str, str] | None"]

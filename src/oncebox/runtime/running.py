@@ -159,31 +159,30 @@ class Running:
     async def _maintain(self) -> None:
         """Once a second: tallies; now and then: the dead among the workers, types nobody handles."""
         session: Session | None = None
+        work = Work("-", self.database.queries, Policy(), worker=self.worker)
         turn = lost = 0
-        while True:
-            await asyncio.sleep(1.0)
-            turn += 1
-            try:
-                if session is None:
-                    session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
-                work = Work("-", self.database.queries, Policy(), worker=self.worker)
-                performer = Performer(work, session, self.side, is_async=True)
-                await self.flush_tallies()
-                await run_async(reap_lapsed(work, self.lapse_seconds), performer)
-                if turn % 30 == 0:
-                    await self._bury_unknown(performer)
-                lost = 0
-            except asyncio.CancelledError:
-                if session is not None:
-                    await finished(session.close())
-                raise
-            except Exception as error:
-                lost += 1
-                report_loss(work, lost, error)
-                if session is not None:
-                    await finished(session.close())
-                    session = None
-                await asyncio.sleep(pause_seconds(lost))
+        try:
+            while True:
+                await asyncio.sleep(1.0 if not lost else pause_seconds(lost))
+                turn += 1
+                try:
+                    if session is None:
+                        session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
+                    performer = Performer(work, session, self.side, is_async=True)
+                    await self.flush_tallies()
+                    await run_async(reap_lapsed(work, self.lapse_seconds), performer)
+                    if turn % 30 == 0:
+                        await self._bury_unknown(performer)
+                    lost = 0
+                except Exception as error:
+                    lost += 1
+                    report_loss(work, lost, error)
+                    if session is not None:
+                        await finished(session.close())
+                        session = None
+        finally:
+            if session is not None:
+                await finished(session.close())
 
     async def _bury_unknown(self, performer: Performer) -> None:
         for member in self.members:
