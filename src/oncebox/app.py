@@ -62,7 +62,9 @@ class App:
         self.worker = new_worker_id()
         self.watchdog = Watchdog()
         self._sync: _SyncState | None = None
-        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncState] = weakref.WeakKeyDictionary()
+        self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncState] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
 
     def consumer(
@@ -91,7 +93,9 @@ class App:
     def database(self) -> Database:
         """Where the tables are. ConfigError when nothing names a database and a real source needs one."""
         if self._database is None:
-            real = [c.name for c in self.consumers.values() if c.source is not None and not c.source.in_process]
+            real = [
+                c.name for c in self.consumers.values() if c.source is not None and not c.source.in_process
+            ]
             if real:
                 raise errors.ConfigError(
                     f"consumer {real[0]!r} has a real source, but the app names no database: "
@@ -109,7 +113,9 @@ class App:
     def load(self, reference: str) -> bytes:
         """A payload from the store."""
         if self.store is None:
-            raise errors.ConfigError("a message keeps its payload in a store, and this app has none: App(store=…)")
+            raise errors.ConfigError(
+                "a message keeps its payload in a store, and this app has none: App(store=…)"
+            )
         return self.store.get(reference)
 
     @asynccontextmanager
@@ -122,9 +128,14 @@ class App:
         await check_schema_async(self.database)
         self._check()
         running = Running(
-            self.database, self.consumers.values(), only=only, beat_seconds=self.heartbeat_seconds,
-            lapse_seconds=self.lapse_seconds, drain_seconds=self.drain_seconds, load=self.load,
-        )  # fmt: skip
+            self.database,
+            self.consumers.values(),
+            only=only,
+            beat_seconds=self.heartbeat_seconds,
+            lapse_seconds=self.lapse_seconds,
+            drain_seconds=self.drain_seconds,
+            load=self.load,
+        )
         await running.start()
         try:
             yield running
@@ -139,7 +150,11 @@ class App:
                 f"it has: {', '.join(sorted(self.consumers)) or 'none'}"
             )
         for consumer in self.consumers.values():
-            if consumer.source is not None and consumer.policy.mode == "inline" and not consumer.registry.all():
+            if (
+                consumer.source is not None
+                and consumer.policy.mode == "inline"
+                and not consumer.registry.all()
+            ):
                 raise errors.ConfigError(f"consumer {consumer.name!r} has a source but no handler")
             if consumer.registry.all() and not consumer.registry.is_async and not self.database.serves_sync:
                 raise errors.ConfigError(

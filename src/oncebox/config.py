@@ -34,7 +34,9 @@ class Config:
         self._text = text
         unknown = sorted(data.keys() - _SETTINGS)
         if unknown:
-            raise ConfigError(f"{self.where(None, unknown[0])}: unknown key {unknown[0]!r}; known: consumers, schema")
+            raise ConfigError(
+                f"{self.where(None, unknown[0])}: unknown key {unknown[0]!r}; known: consumers, schema"
+            )
         self.schema = self._checked("schema", data.get("schema", "oncebox"), str)
         self._consumers: dict[str, dict[str, Any]] = {}
         for name, words in self._checked("consumers", data.get("consumers", {}), dict).items():
@@ -52,7 +54,9 @@ class Config:
             place = self.where(name, word)
             known = policy_words({word: value}, place)
             if "terminal" in known:
-                raise ConfigError(f"{place}: terminal is a tuple of exception types; it can only be set in code")
+                raise ConfigError(
+                    f"{place}: terminal is a tuple of exception types; it can only be set in code"
+                )
             if "retry" in known and not isinstance(value, dict):
                 raise ConfigError(f"{place}: retry is a table, as in retry = {{ attempts = 5 }}")
         found = policy_words(words, f"{self.path}")

@@ -79,9 +79,15 @@ class Consumer:
     def work(self, worker: str, slot: int) -> Work:
         """What a worker of this consumer works with."""
         return Work(
-            self.name, self.app.database.queries, self.policy, worker=worker, slot=slot,
-            types=self.registry.short_types(), long_types=self.registry.long_types(), handler=self.registry.find,
-        )  # fmt: skip
+            self.name,
+            self.app.database.queries,
+            self.policy,
+            worker=worker,
+            slot=slot,
+            types=self.registry.short_types(),
+            long_types=self.registry.long_types(),
+            handler=self.registry.find,
+        )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:
         """Handle one message now (inline), or store it (stored mode).
@@ -126,7 +132,9 @@ class Consumer:
 
     def _performer(self, session: Session, side: Any, is_async: bool) -> Performer:
         work = self.work(self.app.worker, 0)
-        return Performer(work, session, side, is_async=is_async, load=self.app.load, watchdog=self.app.watchdog)
+        return Performer(
+            work, session, side, is_async=is_async, load=self.app.load, watchdog=self.app.watchdog
+        )
 
 
 def _received(work: Work, item: Item) -> Op[None]:

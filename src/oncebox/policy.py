@@ -75,8 +75,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for word, kind in (
-            ("mode", Mode), ("durability", Durability), ("keep_payload", KeepPayload), ("fingerprint", Fingerprint)
-        ):  # fmt: skip
+            ("mode", Mode),
+            ("durability", Durability),
+            ("keep_payload", KeepPayload),
+            ("fingerprint", Fingerprint),
+        ):
             if getattr(self, word) not in get_args(kind):
                 choices = ", ".join(repr(choice) for choice in get_args(kind))
                 raise ConfigError(f"{word}={getattr(self, word)!r}: it is one of {choices}")

@@ -189,12 +189,14 @@ def _claims(work: Work, items: Sequence[Item]) -> Call:
         consumer=work.consumer,
         rows=[
             {
-                "source": item.message.source, "message_id": item.message.id, "type": item.message.type,
+                "source": item.message.source,
+                "message_id": item.message.id,
+                "type": item.message.type,
                 "fingerprint": item.fingerprint,
             }
             for item in items
         ],
-    )  # fmt: skip
+    )
 
 
 def _known(work: Work, known: list[Item], later: list[Item]) -> Op[tuple[Call, ...]]:
@@ -203,10 +205,11 @@ def _known(work: Work, known: list[Item], later: list[Item]) -> Op[tuple[Call, .
         return ()
     rows = yield Fetch(
         work.call(
-            work.queries.lookup, consumer=work.consumer,
+            work.queries.lookup,
+            consumer=work.consumer,
             rows=[{"source": item.message.source, "message_id": item.message.id} for item in known],
         )
-    )  # fmt: skip
+    )
     found = {(row[0], row[1]): tuple(row) for row in rows}
     calls: tuple[Call, ...] = ()
     for item in known:

@@ -37,7 +37,9 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def outcome(self) -> Outcome:
         """The delivery's outcome once the verdict is recorded."""
-        status = {Fate.RETRY: Status.RETRY, Fate.DEAD: Status.DEAD, Fate.DISCARDED: Status.DISCARDED}[self.fate]
+        status = {Fate.RETRY: Status.RETRY, Fate.DEAD: Status.DEAD, Fate.DISCARDED: Status.DISCARDED}[
+            self.fate
+        ]
         return Outcome(status, error=self.error, reason=self.reason, delay_seconds=self.delay_seconds)
 
 
@@ -71,20 +73,35 @@ def record_attempt(work: Work, item: Item, error: BaseException, *, died: bool =
     """Keep what happened, without payload values."""
     text = describe_error(error)
     return work.keyed(
-        work.queries.record_attempt, item, died=died, error_type=text.type, error=text.message,
-        traceback=text.traceback, worker=work.worker,
-    )  # fmt: skip
+        work.queries.record_attempt,
+        item,
+        died=died,
+        error_type=text.type,
+        error=text.message,
+        traceback=text.traceback,
+        worker=work.worker,
+    )
 
 
 def bury(work: Work, item: Item, reason: str, error: BaseException, attempts: int) -> Call:
     """Put a message that is not in the queue among the dead, with all that is needed to redrive it."""
     message, text = item.message, describe_error(error)
     return work.keyed(
-        work.queries.bury, item, fingerprint=item.fingerprint, type=message.type, key=message.key,
-        payload=item.payload, headers=pack_headers(message.headers), content_type=message.content_type,
-        provenance=pack_provenance(message.provenance), reason=str(reason), error_type=text.type,
-        error=text.message, traceback=text.traceback, attempts=attempts,
-    )  # fmt: skip
+        work.queries.bury,
+        item,
+        fingerprint=item.fingerprint,
+        type=message.type,
+        key=message.key,
+        payload=item.payload,
+        headers=pack_headers(message.headers),
+        content_type=message.content_type,
+        provenance=pack_provenance(message.provenance),
+        reason=str(reason),
+        error_type=text.type,
+        error=text.message,
+        traceback=text.traceback,
+        attempts=attempts,
+    )
 
 
 def bury_queued(work: Work, item: Item, verdict: Verdict, *, charged: int = 1) -> tuple[Call, ...]:
@@ -92,11 +109,16 @@ def bury_queued(work: Work, item: Item, verdict: Verdict, *, charged: int = 1) -
     text = describe_error(verdict.error)
     return (
         work.call(
-            work.queries.bury_queued, seq=item.seq, reason=str(verdict.reason), error_type=text.type,
-            error=text.message, traceback=text.traceback, charged=charged,
+            work.queries.bury_queued,
+            seq=item.seq,
+            reason=str(verdict.reason),
+            error_type=text.type,
+            error=text.message,
+            traceback=text.traceback,
+            charged=charged,
         ),
         work.call(work.queries.finish, seqs=[item.seq]),
-    )  # fmt: skip
+    )
 
 
 def charge_queued(work: Work, item: Item, error: BaseException) -> tuple[Verdict, tuple[Call, ...]]:

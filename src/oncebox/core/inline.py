@@ -6,6 +6,8 @@ this one's COMMIT, so that a message costs two round trips and its handler's own
 
 from __future__ import annotations
 
+from typing import Any
+
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import (
@@ -21,7 +23,20 @@ from oncebox.core.failure import (
     record_attempt,
 )
 from oncebox.core.outcomes import Outcome, Reason, Status
-from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Flush, Handle, Next, Op, Rollback, Settle, Side
+from oncebox.core.steps import (
+    Begin,
+    Call,
+    Commit,
+    Execute,
+    Fetch,
+    Flush,
+    Handle,
+    Next,
+    Op,
+    Rollback,
+    Settle,
+    Side,
+)
 from oncebox.core.work import Item, Work
 
 GROUP_MAX = 100
@@ -71,6 +86,7 @@ def deliver(
     following: Item | None = None
     for rerun in range(RERUNS_MAX + 1):
         committing = False
+        then: Begin | None = None
         try:
             if opened is None:
                 opened = yield from claim(work, item)
@@ -155,10 +171,11 @@ def already_known(work: Work, item: Item, token: str) -> Op[bool]:
     """Name the outcome of a delivery whose key is taken. False when the row has gone meanwhile."""
     rows = yield Fetch(
         work.call(
-            work.queries.lookup, consumer=work.consumer,
+            work.queries.lookup,
+            consumer=work.consumer,
             rows=[{"source": item.message.source, "message_id": item.message.id}],
         )
-    )  # fmt: skip
+    )
     if not rows:
         yield Rollback()
         yield from withdraw(work, item)
@@ -174,11 +191,11 @@ def already_known(work: Work, item: Item, token: str) -> Op[bool]:
     return True
 
 
-def known_outcome(work: Work, item: Item, row: tuple[object, ...]) -> Outcome | Verdict:
+def known_outcome(work: Work, item: Item, row: tuple[Any, ...]) -> Outcome | Verdict:
     """What a ledger row says about another delivery of its key; a Verdict is still to be buried."""
     _, _, kind, fingerprint, state, lazy, queued, reason, body = row
     item.doubtful = bool(lazy)
-    known = bytes(fingerprint)  # type: ignore[call-overload]
+    known = bytes(fingerprint)
     if known and item.fingerprint and known != item.fingerprint:
         error: errors.OnceboxError = errors.PayloadConflict(
             f"consumer {work.consumer!r}: id {item.message.id!r} is known with another payload or type "
@@ -196,9 +213,11 @@ def known_outcome(work: Work, item: Item, row: tuple[object, ...]) -> Outcome | 
     if queued:
         return Outcome(Status.WAITING)
     status = {
-        STATE_DISCARDED: Status.DISCARDED, STATE_STALE: Status.STALE, STATE_SUPPRESSED: Status.SUPPRESSED,
-    }.get(state, Status.DUPLICATE)  # type: ignore[call-overload]  # fmt: skip
-    return Outcome(status, decode_result(bytes(body)) if body is not None else None)  # type: ignore[call-overload]
+        STATE_DISCARDED: Status.DISCARDED,
+        STATE_STALE: Status.STALE,
+        STATE_SUPPRESSED: Status.SUPPRESSED,
+    }.get(state, Status.DUPLICATE)
+    return Outcome(status, decode_result(bytes(body)) if body is not None else None)
 
 
 def refuse(work: Work, item: Item, token: str) -> Op[None]:
@@ -263,10 +282,11 @@ def is_done(work: Work, item: Item) -> Op[bool]:
     """Whether the item's commit went through although its reply did not say so."""
     rows = yield Fetch(
         work.call(
-            work.queries.lookup, consumer=work.consumer,
+            work.queries.lookup,
+            consumer=work.consumer,
             rows=[{"source": item.message.source, "message_id": item.message.id}],
         )
-    )  # fmt: skip
+    )
     return bool(rows)
 
 
@@ -287,11 +307,15 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
             changed = yield Execute(
                 (
                     work.keyed(
-                        work.queries.claim, item, type=item.message.type, fingerprint=item.fingerprint,
-                        state=state, lazy=False,
+                        work.queries.claim,
+                        item,
+                        type=item.message.type,
+                        fingerprint=item.fingerprint,
+                        state=state,
+                        lazy=False,
                     ),
                 )
-            )  # fmt: skip
+            )
             if not changed:
                 # Another delivery of it came through meanwhile; that one's outcome stands.
                 yield Rollback()
@@ -317,7 +341,9 @@ def vouch(work: Work, items: list[Item]) -> Op[None]:
     Commits are ordered in the log, so the last processed row stands for those before it; a
     duplicate's row may be another worker's, so each is counted.
     """
-    processed = [item for item in items if item.outcome is not None and item.outcome.status is Status.PROCESSED]
+    processed = [
+        item for item in items if item.outcome is not None and item.outcome.status is Status.PROCESSED
+    ]
     wanted = {_key(work, item) for item in processed[-1:]}
     wanted |= {_key(work, item) for item in items if _is_known(item)}
     if not wanted:
@@ -331,8 +357,10 @@ def vouch(work: Work, items: list[Item]) -> Op[None]:
 
 def _is_known(item: Item) -> bool:
     return item.outcome is not None and item.outcome.status not in (
-        Status.PROCESSED, Status.RETRY, Status.IN_FLIGHT
-    )  # fmt: skip
+        Status.PROCESSED,
+        Status.RETRY,
+        Status.IN_FLIGHT,
+    )
 
 
 def _key(work: Work, item: Item) -> tuple[str, str, str]:

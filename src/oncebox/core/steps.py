@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from oncebox.core.work import Item
     from oncebox.core.queries import Query
+    from oncebox.core.work import Item
 
 T = TypeVar("T")
 Op = Generator["Step", Any, T]

@@ -7,6 +7,7 @@ marked long hold a lease instead, with a token that fences a late finisher off.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -93,13 +94,18 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
 def _rows_to_store(work: Work, items: list[Item]) -> Call:
     rows = [
         {
-            "source": item.message.source, "message_id": item.message.id, "type": item.message.type,
-            "fingerprint": item.fingerprint, "key": item.message.key, "payload": item.payload,
-            "headers": pack_headers(item.message.headers), "content_type": item.message.content_type,
+            "source": item.message.source,
+            "message_id": item.message.id,
+            "type": item.message.type,
+            "fingerprint": item.fingerprint,
+            "key": item.message.key,
+            "payload": item.payload,
+            "headers": pack_headers(item.message.headers),
+            "content_type": item.message.content_type,
             "provenance": pack_provenance(item.message.provenance),
         }
         for item in items
-    ]  # fmt: skip
+    ]
     return work.call(work.queries.store, consumer=work.consumer, rows=rows)
 
 
@@ -107,10 +113,11 @@ def _already_known(work: Work, items: list[Item]) -> Op[None]:
     """Name the outcomes of redeliveries; a conflicting payload is buried beside the original."""
     rows = yield Fetch(
         work.call(
-            work.queries.lookup, consumer=work.consumer,
+            work.queries.lookup,
+            consumer=work.consumer,
             rows=[{"source": item.message.source, "message_id": item.message.id} for item in items],
         )
-    )  # fmt: skip
+    )
     found = {(row[0], row[1]): tuple(row) for row in rows}
     graves: list[tuple[Item, Verdict]] = []
     for item in items:
@@ -162,18 +169,23 @@ def _write(work: Work, calls: tuple[Call, ...]) -> Op[None]:
         raise
 
 
-def to_item(work: Work, row: Sequence[object]) -> Item:
+def to_item(work: Work, row: Sequence[Any]) -> Item:
     """A queue row as an item."""
     seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance = row[:10]
     attempts, deaths, token = row[10:13]
     message = Message(
-        id=str(message_id), type=str(kind), source=str(source), payload=bytes(payload),  # type: ignore[call-overload]
-        headers=unpack_headers(bytes(headers)), key=key,  # type: ignore[call-overload, arg-type]
-        content_type=str(content_type), provenance=unpack_provenance(str(provenance)),
-        attempt=1 + attempts + deaths,  # type: ignore[operator]
-    )  # fmt: skip
-    item = Item(message, bytes(fingerprint), work.handler(message.type))  # type: ignore[call-overload]
-    item.seq, item.attempts, item.deaths, item.token = seq, attempts, deaths, token  # type: ignore[assignment]
+        id=str(message_id),
+        type=str(kind),
+        source=str(source),
+        payload=bytes(payload),
+        headers=unpack_headers(bytes(headers)),
+        key=key,
+        content_type=str(content_type),
+        provenance=unpack_provenance(str(provenance)),
+        attempt=1 + attempts + deaths,
+    )
+    item = Item(message, bytes(fingerprint), work.handler(message.type))
+    item.seq, item.attempts, item.deaths, item.token = seq, attempts, deaths, token
     return item
 
 
@@ -285,9 +297,7 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     queries, limit = work.queries, 1 if suspect else work.limit
     lock_ms = LOCK_MS if limit > 1 else 0
     if work.marks_first:
-        due = yield Fetch(
-            work.call(queries.due, consumer=work.consumer, types=work.types, suspect=suspect)
-        )
+        due = yield Fetch(work.call(queries.due, consumer=work.consumer, types=work.types, suspect=suspect))
         if not due:
             return []
         pick = queries.pick_suspect if suspect else queries.pick
@@ -311,14 +321,19 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     items = [to_item(work, row) for row in rows]
     contested = yield Side(
         work.call(
-            queries.mark, worker=work.worker, slot=work.slot, consumer=work.consumer,
+            queries.mark,
+            worker=work.worker,
+            slot=work.slot,
+            consumer=work.consumer,
             seqs=[item.seq for item in items],
         )
-    )  # fmt: skip
+    )
     if not contested:
         return items
     away = {row[0] for row in contested}
-    yield Commit(token, (work.call(queries.postpone, seqs=sorted(away), seconds=CONTESTED_SECONDS), work.withdraw()))
+    yield Commit(
+        token, (work.call(queries.postpone, seqs=sorted(away), seconds=CONTESTED_SECONDS), work.withdraw())
+    )
     return None
 
 
@@ -389,7 +404,11 @@ def _lease(work: Work) -> Op[Item | None]:
             return item
         item.token = work.token()
         lease = work.call(
-            work.queries.lease, seq=item.seq, token=item.token, seconds=work.policy.lease_seconds, deaths=lapsed
+            work.queries.lease,
+            seq=item.seq,
+            token=item.token,
+            seconds=work.policy.lease_seconds,
+            deaths=lapsed,
         )
         yield Commit(token, (*calls, lease))
     except BaseException as error:
@@ -425,10 +444,13 @@ def bury_unknown(work: Work, types: list[str], limit: int = 100) -> Op[int]:
         yield Begin(token)
         rows = yield Fetch(
             work.call(
-                work.queries.take_unknown, consumer=work.consumer, types=types, limit=limit,
+                work.queries.take_unknown,
+                consumer=work.consumer,
+                types=types,
+                limit=limit,
                 age_seconds=work.policy.unknown_type_seconds,
             )
-        )  # fmt: skip
+        )
         items = [to_item(work, row) for row in rows]
         calls: tuple[Call, ...] = ()
         for item in items:

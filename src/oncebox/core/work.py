@@ -40,11 +40,26 @@ class Item:
     """One message on its way through a flow. `outcome` is set before it is settled."""
 
     __slots__ = (
-        "attempts", "deaths", "delivery", "doubtful", "fingerprint", "handler", "marked", "message", "outcome",
-        "payload", "refusal", "result", "seq", "token", "waiter",
-    )  # fmt: skip
+        "attempts",
+        "deaths",
+        "delivery",
+        "doubtful",
+        "fingerprint",
+        "handler",
+        "marked",
+        "message",
+        "outcome",
+        "payload",
+        "refusal",
+        "result",
+        "seq",
+        "token",
+        "waiter",
+    )
 
-    def __init__(self, message: Message, fingerprint: bytes, handler: Any = None, delivery: Any = None) -> None:
+    def __init__(
+        self, message: Message, fingerprint: bytes, handler: Any = None, delivery: Any = None
+    ) -> None:
         self.message = message
         self.fingerprint = fingerprint
         self.handler = handler
@@ -127,4 +142,3 @@ class Work:
     def succeeded(self) -> None:
         """Grow back slowly."""
         self.limit = min(self.policy.batch, self.limit + 1)
-

@@ -10,10 +10,10 @@ import asyncpg
 from asyncpg.transaction import Transaction, TransactionState
 
 from oncebox import errors
+from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit
 from oncebox.drivers.session import PostgresSession, Settings
 from oncebox.engines import postgresql
-from oncebox.core.queries import Queries
 
 _LOST = (OSError, asyncpg.InterfaceError, asyncio.TimeoutError)
 
@@ -118,4 +118,4 @@ def unreachable(error: BaseException) -> errors.OnceboxError:
         return errors.DatabaseUnavailable(
             "the database refused the user name or password; check the URL's user, its password and pg_hba.conf"
         )
-    return errors.DatabaseUnavailable(f"the database can't be reached: {error or type(error).__name__}")
+    return errors.DatabaseUnavailable(f"the database can't be reached: {str(error) or type(error).__name__}")

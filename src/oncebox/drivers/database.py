@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from oncebox.drivers.session import Session, Settings
 from oncebox.core.queries import Queries
+from oncebox.drivers.session import Session, Settings
 from oncebox.engines.queries import load
 from oncebox.errors import ConfigError
 
@@ -28,7 +28,7 @@ class Database:
     """Where the tables are, and how to get a connection. Its repr has no password."""
 
     def __init__(self, url: str, *, schema: str = "oncebox") -> None:
-        if not isinstance(url, str) or "://" not in url:
+        if "://" not in str(url):
             raise ConfigError(
                 f"not a database URL: {type(url).__name__}; use postgresql://host/name, "
                 "postgresql+asyncpg://host/name or sqlite:///file"
@@ -74,7 +74,9 @@ class Database:
 
             return SqliteSession(self._target, self.queries, settings)
         if self.driver == "asyncpg":
-            raise ConfigError("asyncpg has no blocking connection: use async handlers, or a postgresql:// URL")
+            raise ConfigError(
+                "asyncpg has no blocking connection: use async handlers, or a postgresql:// URL"
+            )
         from oncebox.drivers.psycopg import PsycopgSession
 
         return PsycopgSession.open(self._target, self.queries, settings, self.pooled)

@@ -8,14 +8,17 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from oncebox import errors
+from oncebox.core.queries import Queries
 from oncebox.core.steps import Call
 from oncebox.drivers.session import PostgresSession, Settings
 from oncebox.engines import postgresql
-from oncebox.core.queries import Queries
 
 _KEEPALIVE: dict[str, Any] = {
-    "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30000,
-}  # fmt: skip
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30000,
+}
 
 
 def translated(error: psycopg.Error, *, committing: bool = False) -> errors.OnceboxError:
@@ -35,7 +38,9 @@ class PsycopgSession(PostgresSession):
 
     raw: psycopg.Connection[Any]
 
-    def __init__(self, raw: psycopg.Connection[Any], queries: Queries, settings: Settings, pooled: bool) -> None:
+    def __init__(
+        self, raw: psycopg.Connection[Any], queries: Queries, settings: Settings, pooled: bool
+    ) -> None:
         self.raw, self.queries, self.settings, self.pooled = raw, queries, settings, pooled
 
     @classmethod
@@ -43,7 +48,11 @@ class PsycopgSession(PostgresSession):
         """Connect, or DatabaseUnavailable; never with the password in the text."""
         try:
             raw = psycopg.connect(
-                url, autocommit=True, prepare_threshold=None if pooled else 5, connect_timeout=10, **_KEEPALIVE
+                url,
+                autocommit=True,
+                prepare_threshold=None if pooled else 5,
+                connect_timeout=10,
+                **_KEEPALIVE,
             )
             session = cls(raw, queries, settings, pooled)
             if statements := session.opening_statements():
@@ -115,7 +124,11 @@ class AsyncPsycopgSession(PostgresSession):
         """Connect, or DatabaseUnavailable; never with the password in the text."""
         try:
             raw = await psycopg.AsyncConnection.connect(
-                url, autocommit=True, prepare_threshold=None if pooled else 5, connect_timeout=10, **_KEEPALIVE
+                url,
+                autocommit=True,
+                prepare_threshold=None if pooled else 5,
+                connect_timeout=10,
+                **_KEEPALIVE,
             )
             session = cls(raw, queries, settings, pooled)
             if statements := session.opening_statements():

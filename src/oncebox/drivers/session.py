@@ -13,9 +13,9 @@ import msgspec
 
 from oncebox import errors
 from oncebox.core import steps
+from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit, Execute
 from oncebox.engines import postgresql
-from oncebox.core.queries import Queries
 
 
 class Session(Protocol):

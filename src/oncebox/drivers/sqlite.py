@@ -17,16 +17,18 @@ from typing import Any
 import msgspec
 
 from oncebox import errors
+from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit, Execute
 from oncebox.drivers.session import MATTERS, Settings
 from oncebox.engines import sqlite
-from oncebox.core.queries import Queries
 
 _BEGIN = "BEGIN IMMEDIATE /* oncebox */"
 _COMMIT = "COMMIT /* oncebox */"
 _ROLLBACK = "ROLLBACK /* oncebox */"
 _writers: dict[str, threading.Lock] = {}
-_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = weakref.WeakKeyDictionary()
+_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def parameters(call: Call, row: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -121,6 +123,7 @@ class SqliteSession:
         constants = parameters(call)
         for row in call.params["rows"]:
             params = {**constants, **row}
+            got: list[tuple[Any, ...]] = []
             for statement in call.query.statements:
                 cursor = self.raw.execute(statement, params)
                 got = cursor.fetchall()
@@ -287,7 +290,10 @@ class AsyncSqliteSession(SqliteSession):
                     self.raw.execute(_BEGIN)
                     break
                 except sqlite3.OperationalError as error:
-                    if not isinstance(sqlite.translate(error), errors.LockBusy) or time.monotonic() > deadline:
+                    if (
+                        not isinstance(sqlite.translate(error), errors.LockBusy)
+                        or time.monotonic() > deadline
+                    ):
                         raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 0.05)

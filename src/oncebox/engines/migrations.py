@@ -32,8 +32,10 @@ def preamble(dialect: str, schema: str = "oncebox") -> list[str]:
     if dialect == "postgresql":
         return [
             f'CREATE SCHEMA IF NOT EXISTS "{schema}"',
-            f"CREATE TABLE IF NOT EXISTS {table} "
-            "(version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT statement_timestamp())",
+            (
+                f"CREATE TABLE IF NOT EXISTS {table} "
+                "(version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT statement_timestamp())"
+            ),
         ]
     return [f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER PRIMARY KEY, applied INTEGER NOT NULL)"]
 
@@ -58,7 +60,11 @@ def statements(dialect: str, since: int = 0, schema: str = "oncebox") -> list[st
 def plan(dialect: str, schema: str = "oncebox") -> Plan:
     """Everything the migrating flow needs to know."""
     table = prefix(dialect, schema) + "version"
-    lock = f"SELECT pg_advisory_xact_lock(hashtext('oncebox.migrate.{schema}'))" if dialect == "postgresql" else ""
+    lock = (
+        f"SELECT pg_advisory_xact_lock(hashtext('oncebox.migrate.{schema}'))"
+        if dialect == "postgresql"
+        else ""
+    )
     return Plan(
         lock=lock,
         preamble=tuple(preamble(dialect, schema)),

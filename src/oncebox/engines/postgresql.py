@@ -25,10 +25,10 @@ def literal(value: Any) -> str:
     if kind is str:
         if "\0" in value:
             raise errors.MessageError("PostgreSQL text can't hold a NUL character")
-        escaped = value.replace("'", "''")
+        escaped: str = value.replace("'", "''")
         return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in escaped else "'" + escaped + "'"
     if kind is bytes:
-        return "E'\\\\x" + value.hex() + "'"
+        return f"E'\\\\x{value.hex()}'"
     if value is None:
         return "NULL"
     if kind is bool:

@@ -24,7 +24,7 @@ SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
 def check_schema_name(schema: str) -> str:
     """The name itself, or ConfigError: it is spliced into SQL, and PostgreSQL cuts at 63 silently."""
-    if not isinstance(schema, str) or not _IDENTIFIER.fullmatch(schema):
+    if not _IDENTIFIER.fullmatch(str(schema)):
         raise ConfigError(
             f"schema={schema!r}: use lower-case letters, digits and underscores, starting with a letter or "
             "underscore, at most 41 characters"

@@ -17,8 +17,10 @@ def translate(error: sqlite3.Error) -> errors.OnceboxError:
     primary = code & 0xFF if code is not None else None
     if primary in _BUSY:
         return errors.LockBusy("another connection holds SQLite's write lock")
-    if primary in _UNAVAILABLE or isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+    if primary in _UNAVAILABLE or (isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)):
         return errors.DatabaseUnavailable(f"SQLite can't read or write its file ({error})")
     if "no such table" in str(error) or "no such column" in str(error):
         return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
-    return errors.DatabaseError(f"SQLite refused ({getattr(error, 'sqlite_errorname', type(error).__name__)})")
+    return errors.DatabaseError(
+        f"SQLite refused ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
+    )

@@ -44,7 +44,9 @@ class Tallies:
 class Feed:
     """One consumer's source. Bounded: at most `most` deliveries are out at any time."""
 
-    def __init__(self, source: Source, intake: Intake, most: int, stored: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, source: Source, intake: Intake, most: int, stored: Callable[[], None] | None = None
+    ) -> None:
         self.source = source
         self.intake = intake
         self.most = most
@@ -129,7 +131,9 @@ class Feed:
                 await self.source.nack(delivery, delay)
         except BrokerUnavailable as error:
             # The broker delivers them again, and the ledger absorbs it.
-            log.warning("source %s: %d answers were lost: %s", self.source.name, len(acks) + len(nacks), error)
+            log.warning(
+                "source %s: %d answers were lost: %s", self.source.name, len(acks) + len(nacks), error
+            )
         finally:
             for delivery in (*acks, *(delivery for delivery, _ in nacks)):
                 self.outstanding.pop(id(delivery), None)
@@ -175,11 +179,17 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
     """One log line per failure, with ids and never a payload."""
     if outcome.status is Status.DEAD:
         log.error(
-            "consumer %s: message %s is dead: %s%s", consumer, item.message.id, outcome.reason or "known",
+            "consumer %s: message %s is dead: %s%s",
+            consumer,
+            item.message.id,
+            outcome.reason or "known",
             f" ({type(outcome.error).__name__})" if outcome.error else "",
-        )  # fmt: skip
+        )
     elif outcome.status is Status.RETRY:
         log.warning(
-            "consumer %s: message %s failed (%s), again in %.1f s", consumer, item.message.id,
-            type(outcome.error).__name__, outcome.delay_seconds,
-        )  # fmt: skip
+            "consumer %s: message %s failed (%s), again in %.1f s",
+            consumer,
+            item.message.id,
+            type(outcome.error).__name__,
+            outcome.delay_seconds,
+        )

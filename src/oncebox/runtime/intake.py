@@ -24,7 +24,12 @@ class Intake:
     is kept among the dead with everything that came; it is never dropped."""
 
     def __init__(
-        self, consumer: str, policy: Policy, registry: Registry, identity: Identity | None, store: Store | None
+        self,
+        consumer: str,
+        policy: Policy,
+        registry: Registry,
+        identity: Identity | None,
+        store: Store | None,
     ) -> None:
         self.consumer = consumer
         self.policy = policy
@@ -42,10 +47,16 @@ class Intake:
                     "at the source (identity=…) or have the producer set one"
                 )
             message = Message(
-                id=resolved.id, source=resolved.source, type=resolved.type, payload=resolved.payload,
-                headers=delivery.headers, key=delivery.key, content_type=resolved.content_type,
-                provenance=delivery.provenance, deliveries=delivery.deliveries,
-            )  # fmt: skip
+                id=resolved.id,
+                source=resolved.source,
+                type=resolved.type,
+                payload=resolved.payload,
+                headers=delivery.headers,
+                key=delivery.key,
+                content_type=resolved.content_type,
+                provenance=delivery.provenance,
+                deliveries=delivery.deliveries,
+            )
         except Exception as error:
             return self._unusable(delivery, error)
         return self.from_message(message, delivery)
@@ -59,7 +70,9 @@ class Intake:
             limit = self.policy.payload_bytes_max
             item.refusal = (
                 Reason.TOO_LARGE,
-                errors.TooLarge(f"consumer {self.consumer!r}: payload of {size:,} bytes; the limit is {limit:,}"),
+                errors.TooLarge(
+                    f"consumer {self.consumer!r}: payload of {size:,} bytes; the limit is {limit:,}"
+                ),
             )
         elif item.handler is None and self.policy.mode == "inline":
             item.refusal = (Reason.UNKNOWN_TYPE, self.unknown_type(message.type))
@@ -100,9 +113,12 @@ class Intake:
             if size <= HEADER_BYTES_MAX:
                 headers.append((name, value))
         message = Message(
-            id=f"unidentified-{digest.hexdigest()}", payload=delivery.body, headers=tuple(headers),
-            provenance=delivery.provenance, deliveries=delivery.deliveries,
-        )  # fmt: skip
+            id=f"unidentified-{digest.hexdigest()}",
+            payload=delivery.body,
+            headers=tuple(headers),
+            provenance=delivery.provenance,
+            deliveries=delivery.deliveries,
+        )
         item = Item(message, fingerprint("", message.payload), None, delivery)
         item.refusal = (reason, error)
         return item

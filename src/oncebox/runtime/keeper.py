@@ -105,5 +105,3 @@ class Keeper(threading.Thread):
             items = [item for item, lease in leases if lease == seconds]
             params = {"seqs": [item.seq for item in items], "tokens": [item.token for item in items]}
             await finished(session.side(Call(self._queries.extend, {**params, "seconds": seconds})))
-
-

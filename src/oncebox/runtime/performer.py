@@ -82,10 +82,18 @@ class Performer:
         payload = self.load(reference.decode())
         headers = tuple(pair for pair in message.headers if pair[0] != CLAIM_CHECK)
         return Message(
-            id=message.id, type=message.type, source=message.source, payload=payload, headers=headers,
-            key=message.key, content_type=message.content_type, provenance=message.provenance,
-            deliveries=message.deliveries, attempt=message.attempt, replay=message.replay,
-        )  # fmt: skip
+            id=message.id,
+            type=message.type,
+            source=message.source,
+            payload=payload,
+            headers=headers,
+            key=message.key,
+            content_type=message.content_type,
+            provenance=message.provenance,
+            deliveries=message.deliveries,
+            attempt=message.attempt,
+            replay=message.replay,
+        )
 
     def _handle(self, step: steps.Handle) -> Any:
         payload, message, tx = self._arguments(step.items)
@@ -110,8 +118,9 @@ class Performer:
 
     async def _handle_async(self, step: steps.Handle) -> Any:
         payload, message, tx = self._arguments(step.items)
+        limit = asyncio.timeout(self.timeout_seconds)
         try:
-            async with asyncio.timeout(self.timeout_seconds) as limit:
+            async with limit:
                 return await step.items[0].handler.call(payload, message, tx, self.session.handle())
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():

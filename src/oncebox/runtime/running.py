@@ -49,9 +49,16 @@ class Running:
     """Everything that runs for an app in this process."""
 
     def __init__(
-        self, database: Database, members: Iterable[Member], *, only: tuple[str, ...] = PARTS,
-        beat_seconds: float = 2.0, lapse_seconds: float = 10.0, drain_seconds: float = 30.0, load: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        database: Database,
+        members: Iterable[Member],
+        *,
+        only: tuple[str, ...] = PARTS,
+        beat_seconds: float = 2.0,
+        lapse_seconds: float = 10.0,
+        drain_seconds: float = 30.0,
+        load: Any = None,
+    ) -> None:
         self.database = database
         self.members = list(members)
         self.only = only
@@ -122,9 +129,15 @@ class Running:
                 feed.lost(slot, gone)
 
         crew = Crew(
-            self.database, connection_settings(member.policy), self.side if is_async else self.thread_side, settled,
-            self.keeper.keeper_of(member.policy.lease_seconds), self.load, self._watchdog, lost,
-        )  # fmt: skip
+            self.database,
+            connection_settings(member.policy),
+            self.side if is_async else self.thread_side,
+            settled,
+            self.keeper.keeper_of(member.policy.lease_seconds),
+            self.load,
+            self._watchdog,
+            lost,
+        )
         work = member.work(self.worker, slot)
         worker: ThreadWorker | TaskWorker
         if is_async:
@@ -186,7 +199,11 @@ class Running:
 
     async def _bury_unknown(self, performer: Performer) -> None:
         for member in self.members:
-            if member.policy.mode == "stored" and member.registry.all() and member.registry.find("\0") is None:
+            if (
+                member.policy.mode == "stored"
+                and member.registry.all()
+                and member.registry.find("\0") is None
+            ):
                 work = member.work(self.worker, 0)
                 await run_async(bury_unknown(work, member.registry.names()), performer)
 
@@ -234,15 +251,20 @@ class Receiver:
     async def run(self) -> None:
         """Store what arrives, as much at once as is there, until cancelled."""
         session: Session | None = None
+        performer: Performer | None = None
         lost = 0
         work = self.member.work(self.running.worker, 0)
         try:
             while True:
                 await self.mailbox.wait(60)
                 try:
-                    if session is None:
-                        session = await self.running.database.connect_async(connection_settings(self.member.policy))
-                        performer = Performer(work, session, self.running.side, is_async=True, settle=self._settle)
+                    if session is None or performer is None:
+                        session = await self.running.database.connect_async(
+                            connection_settings(self.member.policy)
+                        )
+                        performer = Performer(
+                            work, session, self.running.side, is_async=True, settle=self._settle
+                        )
                         self.feed.lost(0, False)
                         lost = 0
                     while items := self.mailbox.take_many(1000):
@@ -273,7 +295,8 @@ class Receiver:
 def connection_settings(policy: Policy) -> Settings:
     """Bounds that free a vanished host's locks a little after its handler should have ended."""
     return Settings(
-        lock_timeout_seconds=policy.lock_timeout_seconds, idle_timeout_seconds=policy.timeout_seconds * 1.5 + 1.0
+        lock_timeout_seconds=policy.lock_timeout_seconds,
+        idle_timeout_seconds=policy.timeout_seconds * 1.5 + 1.0,
     )
 
 
@@ -284,7 +307,12 @@ def concurrency(member: Member, database: Database) -> int:
 
 def prefetch(policy: Policy, workers: int) -> int:
     """Deliveries to have out at a time: enough for a full batch in work and one at hand."""
-    return max(2 * policy.batch * workers, 10 * workers, 200 if policy.durability == "group" else 0, 1000 if policy.mode == "stored" else 0)
+    return max(
+        2 * policy.batch * workers,
+        10 * workers,
+        200 if policy.durability == "group" else 0,
+        1000 if policy.mode == "stored" else 0,
+    )
 
 
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:

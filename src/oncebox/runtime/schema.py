@@ -13,7 +13,6 @@ from oncebox.drivers.session import Session, Settings, database_steps
 from oncebox.engines.migrations import plan
 from oncebox.runtime.sessions import finished
 
-
 T = TypeVar("T")
 
 

@@ -109,9 +109,16 @@ class Crew:
             return mailbox.take()
 
         return Performer(
-            work, session, self.side, is_async=is_async, next_item=next_one, settle=settle_one, keep=self.keep,
-            load=self.load, watchdog=self.watchdog,
-        )  # fmt: skip
+            work,
+            session,
+            self.side,
+            is_async=is_async,
+            next_item=next_one,
+            settle=settle_one,
+            keep=self.keep,
+            load=self.load,
+            watchdog=self.watchdog,
+        )
 
 
 class ThreadWorker(threading.Thread):
@@ -137,11 +144,12 @@ class ThreadWorker(threading.Thread):
     def run(self) -> None:
         """Take turns until stopped; no error ends a worker, the next turn starts on a fresh connection."""
         session: Session | None = None
+        performer: Performer | None = None
         lost = 0
         turn = 0
         while not self.stopping:
             try:
-                if session is None:
+                if session is None or performer is None:
                     session = self.crew.database.connect(self.crew.settings)
                     performer = self.crew.performer(self.work, session, self.mailbox, False)
                     if lost:
@@ -183,12 +191,13 @@ class TaskWorker:
     async def run(self) -> None:
         """Take turns until stopped. A cancellation rolls back and leaves everything un-acked."""
         session: Session | None = None
+        performer: Performer | None = None
         lost = 0
         turn = 0
         try:
             while not self.stopping:
                 try:
-                    if session is None:
+                    if session is None or performer is None:
                         session = await self.crew.database.connect_async(self.crew.settings)
                         performer = self.crew.performer(self.work, session, self.mailbox, True)
                         if lost:
@@ -230,4 +239,5 @@ def report_loss(work: Work, times: int, error: BaseException) -> None:
 
 def pause_seconds(times: int) -> float:
     """Longer and longer, spread out."""
-    return min(BACKOFF_MAX_SECONDS, 0.05 * 2 ** min(times, 12)) * random.uniform(0.5, 1.0)
+    longest: float = min(BACKOFF_MAX_SECONDS, 0.05 * 2.0 ** min(times, 12))
+    return longest * random.uniform(0.5, 1.0)

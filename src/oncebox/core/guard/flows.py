@@ -1,0 +1,216 @@
+"""Claim and leave: what the guard does at the two ends of a block, step by step."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from oncebox import errors
+from oncebox.core.guard import refusals
+from oncebox.core.guard.steps import Answer, Ask, Entry, Held, Hold, Join, Look, Release, View
+from oncebox.core.queries import Queries
+from oncebox.core.steps import Call, Execute, Fetch, Op
+from oncebox.message import MessageKey
+
+_UNFINISHED = 1
+_STATES = ("done", "unfinished", "discarded", "stale", "suppressed")
+_SAVEPOINT = "oncebox_claim_"
+_serials = itertools.count(1)
+
+
+def claim(schema: str, entry: Entry) -> Op[Answer]:
+    """Insert the key, or say what is known about it. One statement where the key is new."""
+    queries: Queries = yield Join(schema)
+    serial = next(_serials)
+    rows = yield Fetch(Call(queries.guard_claim, _row(entry) | _mark(serial)))
+    if not rows:
+        rows = [row[2:] for row in (yield from _look_up(queries, [entry.key]))]
+    if not rows:
+        raise refusals.lost(entry.key)
+    answer = yield from _answered(queries, entry, rows[0], f"{_SAVEPOINT}{serial}")
+    if answer.error is not None:
+        raise answer.error
+    return answer
+
+
+def claim_many(schema: str, entries: Sequence[Entry]) -> Op[list[Answer]]:
+    """One answer per entry, in order. An error that concerns one entry is in its answer."""
+    queries: Queries = yield Join(schema)
+    consumer = entries[0].key.consumer
+    firsts: dict[MessageKey, Entry] = {}
+    for entry in entries:
+        firsts.setdefault(entry.key, entry)
+    # Sorted: two batches that insert the same ids in different order would deadlock.
+    incoming = [_row(entry) for _, entry in sorted(firsts.items())]
+    params = {"consumer": consumer, "rows": incoming} | _mark(next(_serials))
+    known = _by_key(consumer, (yield Fetch(Call(queries.guard_claim_many, params))))
+    missing = [key for key in firsts if key not in known]
+    if missing:
+        known |= _by_key(consumer, (yield from _look_up(queries, missing)))
+    answers: list[Answer] = []
+    for entry in entries:
+        first = firsts[entry.key]
+        if entry.key not in known:
+            raise refusals.lost(entry.key)
+        if entry is first:
+            answers.append((yield from _answered(queries, entry, known[entry.key])))
+        else:
+            answers.append(_repeated(queries, entry, first))
+    return answers
+
+
+def verify(key: MessageKey, mark: str) -> Op[None]:
+    """Is this still the transaction that took the claim? Costs nothing where the client can tell."""
+    view: View = yield Look()
+    if view.failed:
+        raise refusals.aborted(key)
+    if not view.open:
+        raise refusals.ended(key)
+    if mark.startswith(_SAVEPOINT):
+        try:
+            yield Release(mark)
+        except errors.TransactionEnded as error:
+            raise refusals.ended(key) from error
+    elif not _carries(view.mark, mark):
+        # The client may not know: a proxy that reports nothing, a statement that set application_name.
+        try:
+            rows = yield Ask()
+        except errors.TransactionAborted as error:
+            raise refusals.aborted(key) from error
+        if not _carries(_text(rows[0][0] or ""), mark):
+            raise refusals.ended(key)
+
+
+def leave(
+    answer: Answer, key: MessageKey, body: bytes | None, *, read: bool, error: BaseException | None
+) -> Op[None]:
+    """The block is over. It looked at its claim and did not raise, or it left something to mark."""
+    if error is None and read:
+        yield from _finish(answer, key, body)
+        return
+    marked = True
+    with suppress(Exception):  # the block's own error is the one to see
+        marked = yield from _fail(answer, key)
+    if error is None:
+        raise refusals.unread(key)
+    if not marked:
+        error.add_note(refusals.too_late(key))
+
+
+def _finish(answer: Answer, key: MessageKey, body: bytes | None) -> Op[None]:
+    """The block ended well: its transaction must be the same, and its result is kept."""
+    if answer.first:
+        yield from verify(key, answer.mark)
+        if body is not None:
+            yield Execute((Call(answer.queries.keep_result, _params(key) | {"body": body}),))
+    else:
+        view: View = yield Look()
+        if view.failed:
+            raise refusals.aborted(key)
+
+
+def _fail(answer: Answer, key: MessageKey) -> Op[bool]:
+    """The block raised: mark the row, in case the transaction is committed all the same.
+
+    False if the transaction had ended before, so that there is nothing left to mark.
+    """
+    if not answer.first:
+        return True
+    try:
+        yield from verify(key, answer.mark)
+    except errors.TransactionAborted:
+        return True
+    except errors.TransactionEnded:
+        return False
+    yield Execute((Call(answer.queries.mark_unfinished, _params(key)),))
+    return True
+
+
+def resolve(schema: str, key: MessageKey, done: bool) -> Op[None]:
+    """Someone has looked at an unfinished claim: it counts as done, or it may run again."""
+    queries: Queries = yield Join(schema)
+    rows = yield from _look_up(queries, [key])
+    if not rows or rows[0][5] != _UNFINISHED:
+        raise refusals.settled(key)
+    yield Execute((Call(queries.mark_finished if done else queries.unclaim, _params(key)),))
+
+
+def _answered(queries: Queries, entry: Entry, row: Sequence[Any], savepoint: str = "") -> Op[Answer]:
+    first, stored_type, stored_fingerprint, state, lazy, queued, reason, body, ours, mark = row
+    if first:
+        # A database that gave no mark gets a savepoint instead.
+        savepoint = "" if mark else savepoint
+        yield Hold(entry.key, savepoint)
+        return Answer(queries, True, mark=_text(mark) or savepoint)
+    answer = Answer(queries, False, state=_STATES[state], body=None if body is None else bytes(body))
+    clash = entry.clash(_text(stored_type), bytes(stored_fingerprint))
+    if clash:
+        answer.error = refusals.conflict(entry.key, clash)
+    elif state == _UNFINISHED:
+        answer.error = refusals.unfinished(entry.key)
+    elif (yield Held(entry.key, ours, _lookup(queries, [entry.key]))):
+        answer.error = refusals.already(entry.key)
+    elif reason is not None:
+        answer.state, answer.reason = "dead", _text(reason)
+    elif queued:
+        answer.state = "waiting"
+    if lazy and answer.error is None:
+        # The first delivery's commit may not be on disk yet. The caller commits before it acks, and
+        # that commit flushes the first's too, but only if it has something to write.
+        yield Fetch(Call(queries.vouch, {"rows": [_params(entry.key)]}))
+    return answer
+
+
+def _repeated(queries: Queries, entry: Entry, first: Entry) -> Answer:
+    """A second delivery inside one batch is compared with the one that stands for both."""
+    clash = entry.clash(first.type, first.fingerprint())
+    error = refusals.conflict(entry.key, clash) if clash else None
+    return Answer(queries, False, state="done", error=error)
+
+
+def _look_up(queries: Queries, keys: list[MessageKey]) -> Op[list[tuple[Any, ...]]]:
+    """Rows of `lookup` in the columns of guard_claim_many; whose transaction wrote them is not known."""
+    rows = yield Fetch(_lookup(queries, keys))
+    return [
+        (source, message_id, False, kind, stored_fingerprint, state, lazy, queued, reason, body, None, "")
+        for source, message_id, kind, stored_fingerprint, state, lazy, queued, reason, body in rows
+    ]
+
+
+def _lookup(queries: Queries, keys: list[MessageKey]) -> Call:
+    rows = [{"source": key.source, "message_id": key.id} for key in keys]
+    return Call(queries.lookup, {"consumer": keys[0].consumer, "rows": rows})
+
+
+def _by_key(consumer: str, rows: Iterable[Sequence[Any]]) -> dict[MessageKey, Sequence[Any]]:
+    return {MessageKey(consumer, _text(row[0]), _text(row[1])): row[2:] for row in rows}
+
+
+def _carries(current: str, mark: str) -> bool:
+    """Does `current` show the mark's transaction, at or after the mark's claim?
+
+    A lower number than the claim's means that a savepoint took the claim along.
+    """
+    transaction, _, claimed = mark.partition(".")
+    now, _, latest = current.rpartition(":")[2].partition(".")
+    return now == transaction and latest.isdigit() and int(latest) >= int(claimed)
+
+
+def _mark(serial: int) -> dict[str, str]:
+    return {"token": os.urandom(4).hex(), "serial": str(serial)}
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return _params(entry.key) | {"type": entry.type, "fingerprint": entry.fingerprint()}
+
+
+def _params(key: MessageKey) -> dict[str, Any]:
+    return {"consumer": key.consumer, "source": key.source, "message_id": key.id}
+
+
+def _text(value: Any) -> str:
+    """Text as text: some encodings and settings make drivers hand out bytes."""
+    return value if isinstance(value, str) else bytes(value).decode()
