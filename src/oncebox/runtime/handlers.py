@@ -224,11 +224,12 @@ def _finished(call: Call, name: str) -> Call:
 
     def finished(payload: Any, message: Any, tx: Any, handle: Any) -> Any:
         result = call(payload, message, tx, handle)
-        if type(result) is CoroutineType:
-            result.close()
+        if result is not None and hasattr(type(result), "__await__"):
+            if isinstance(result, CoroutineType):
+                result.close()
             raise HandlerError(
-                f"handler {name!r} is def but returned a coroutine, so nothing has run; "
-                "make it (and its decorators) async def"
+                f"handler {name!r} is def but returned something to await ({type(result).__name__}), "
+                "so its work is not done; make it (and its decorators) async def"
             )
         return result
 
