@@ -19,6 +19,7 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.identity import Identity
 from oncebox.policy import Policy, policy_words
+from oncebox.runtime.feed import Tallies
 from oncebox.runtime.handles import HandleKind
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.running import PARTS, Running, connection_settings
@@ -61,6 +62,7 @@ class App:
         self.consumers: dict[str, Consumer] = {}
         self.worker = new_worker_id()
         self.watchdog = Watchdog()
+        self.tallies = Tallies()
         self._sync: _SyncState | None = None
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncState] = (
             weakref.WeakKeyDictionary()

@@ -10,7 +10,7 @@ from oncebox.brokers.contract import Source
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Op
+from oncebox.core.steps import Call, Op
 from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session
@@ -102,8 +102,10 @@ class Consumer:
         async with (await state.sessions(self.policy)).lend() as session:
             performer = self._performer(session, state.side, True)
             await run_async(self._flow(item), performer)
-        assert item.outcome is not None
-        return item.outcome
+        outcome = self._counted(item)
+        if self.app.tallies.is_due():
+            await state.side(self._tally())
+        return outcome
 
     def process_sync(self, message: Message, handle: Any = None) -> Outcome:
         """The same for plain `def` handlers, and outside an event loop."""
@@ -114,8 +116,18 @@ class Consumer:
         with state.sessions(self.policy).lend() as session:
             performer = self._performer(session, state.side, False)
             run(self._flow(item), performer)
+        outcome = self._counted(item)
+        if self.app.tallies.is_due():
+            state.side(self._tally())
+        return outcome
+
+    def _counted(self, item: Item) -> Outcome:
         assert item.outcome is not None
+        self.app.tallies.add(self.name, item.message.type, item.outcome)
         return item.outcome
+
+    def _tally(self) -> Call:
+        return Call(self.app.database.queries.tally, {"rows": self.app.tallies.drain()})
 
     def _item(self, message: Message, *, needs_async: bool) -> Item:
         if self.policy.mode == "inline" and self.registry.all() and self.registry.is_async != needs_async:

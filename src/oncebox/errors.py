@@ -33,6 +33,7 @@
     │   └── QueueFull                 the broker took nothing: a bound of its own is reached
     ├── LeaseLost                     another worker took over; our effects are rolled back
     ├── HandlerTimeout                the handler ran longer than its policy allows
+    ├── HandlerExit                   the handler called sys.exit()
     ├── ProcessDied                   recorded for an attempt whose process was killed
     └── Signal                        what a handler raises to decide its message's fate
         ├── Retry                     try again (after …)
@@ -186,6 +187,10 @@ class LeaseLost(OnceboxError):
 
 class HandlerTimeout(OnceboxError):
     """The handler ran past its policy's timeout; its effects are rolled back."""
+
+
+class HandlerExit(OnceboxError):
+    """The handler called sys.exit(); its effects are rolled back and it counts as a failure."""
 
 
 class ProcessDied(OnceboxError):

@@ -17,6 +17,8 @@ class Plan(msgspec.Struct, frozen=True):
     lock: str
     preamble: tuple[str, ...]
     current: Query
+    durability: Query | None
+    """Asks whether a commit waits for the disk."""
     versions: tuple[tuple[int, str], ...]
     """(version, statements that apply and record it), ascending."""
 
@@ -47,9 +49,14 @@ def migrate(plan: Plan) -> Op[list[int]]:
     return applied
 
 
-def current_version(plan: Plan) -> Op[int]:
-    """The newest version that is applied; SchemaMissing when there are no tables."""
-    return max((yield from _done(plan)), default=0)
+def inspect(plan: Plan) -> Op[tuple[int, str]]:
+    """The newest version that is applied, and how the role commits by default; SchemaMissing when
+    there are no tables."""
+    version = max((yield from _done(plan)), default=0)
+    if plan.durability is None:
+        return version, "on"
+    rows = yield Fetch(Call(plan.durability, {}))
+    return version, rows[0][0]
 
 
 def _done(plan: Plan) -> Op[Sequence[int]]:

@@ -49,6 +49,8 @@ class Queries:
     keep_result: Query
     store: Query
     vouch: Query
+    due: Query
+    due_suspect: Query
     take: Query
     take_suspect: Query
     take_unknown: Query
@@ -85,7 +87,6 @@ class Queries:
     show_attempts: Query
     fence: Query | None = None
     mark: Query | None = None
-    due: Query | None = None
     pick: Query | None = None
     pick_suspect: Query | None = None
     taken: Query | None = None

@@ -296,10 +296,12 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     """
     queries, limit = work.queries, 1 if suspect else work.limit
     lock_ms = LOCK_MS if limit > 1 else 0
-    if work.marks_first:
-        due = yield Fetch(work.call(queries.due, consumer=work.consumer, types=work.types, suspect=suspect))
-        if not due:
+    if suspect or work.idle or work.marks_first:
+        due = queries.due_suspect if suspect else queries.due
+        if not (yield Fetch(work.call(due, consumer=work.consumer, types=work.types))):
+            work.idle = work.idle or not suspect
             return []
+    if work.marks_first:
         pick = queries.pick_suspect if suspect else queries.pick
         params = {"consumer": work.consumer, "types": work.types, "worker": work.worker, "slot": work.slot}
         picked = yield Side(work.call(pick, **params, **({} if suspect else {"limit": limit})))
@@ -317,7 +319,9 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     )
     if not rows:
         yield Rollback()
+        work.idle = work.idle or not suspect
         return []
+    work.idle = False
     items = [to_item(work, row) for row in rows]
     contested = yield Side(
         work.call(

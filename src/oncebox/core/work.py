@@ -114,6 +114,8 @@ class Work:
         self.limit = policy.batch
         """Halved when batches get into each other's way, grown by one when they don't."""
         self.reruns: dict[Any, int] = {}
+        self.idle = False
+        """Nothing was due last time: look before opening a transaction."""
         self.lazy = policy.durability == "group"
         self.marks_first = queries.pick is not None
         """SQLite has one writer: what is marked on another connection is marked before BEGIN."""

@@ -69,6 +69,11 @@ def plan(dialect: str, schema: str = "oncebox") -> Plan:
         lock=lock,
         preamble=tuple(preamble(dialect, schema)),
         current=Query("schema_versions", f"SELECT version FROM {table} ORDER BY version", False),
+        durability=(
+            Query("durability", "SELECT current_setting('synchronous_commit')", False)
+            if dialect == "postgresql"
+            else None
+        ),
         versions=tuple(
             (version, f"{render(text, dialect, schema)}\n;\n{record(dialect, version, schema)};\n")
             for version, text in versions(dialect).items()

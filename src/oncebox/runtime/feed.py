@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -27,6 +28,11 @@ class Tallies:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._drained = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether a second has passed since they were last written."""
+        return bool(self._counts) and time.monotonic() - self._drained >= 1.0
 
     def add(self, consumer: str, kind: str, outcome: Outcome) -> None:
         """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
@@ -35,6 +41,7 @@ class Tallies:
     def drain(self) -> list[dict[str, object]]:
         """What was counted since last time, sorted so that two processes lock rows in one order."""
         counts, self._counts = self._counts, Counter()
+        self._drained = time.monotonic()
         return [
             {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}
             for (consumer, kind, outcome), n in sorted(counts.items())
@@ -56,6 +63,7 @@ class Feed:
         self._room = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._rung = False
+        self._releasing: set[asyncio.Task[None]] = set()
         self._paused: set[int] = set()
         self._unpaused = asyncio.Event()
         self._unpaused.set()
@@ -149,15 +157,27 @@ class Feed:
                 except BrokerUnavailable:
                     continue
 
+    def release(self, items: list[Item]) -> None:
+        """On the loop: give these back to the broker at once, neither acked nor nacked."""
+        deliveries = [self.outstanding.pop(id(item.delivery), item.delivery) for item in items]
+        task = self._loop.create_task(self._release(deliveries))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, deliveries: list[Delivery]) -> None:
+        try:
+            await self.source.release(deliveries)
+        except BrokerUnavailable as error:
+            log.warning("source %s: %d were not given back: %s", self.source.name, len(deliveries), error)
+        self._room.set()
+
     async def give_back(self) -> None:
         """Release what was not answered: neither acked nor nacked."""
+        await asyncio.gather(*self._releasing)
         left = list(self.outstanding.values())
         self.outstanding.clear()
         if left:
-            try:
-                await self.source.release(left)
-            except BrokerUnavailable:
-                return
+            await self._release(left)
 
 
 def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:

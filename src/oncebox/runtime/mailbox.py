@@ -46,6 +46,11 @@ class Mailbox:
         """The item is dealt with."""
         self.active.remove(item)
 
+    def give_up(self) -> list[Item]:
+        """Everything that was taken and not settled, no longer this worker's."""
+        active, self.active = self.active, []
+        return active
+
     def put_back(self) -> None:
         """Everything that was taken and not settled goes to the front again, in order."""
         active, self.active = self.active, []

@@ -102,10 +102,10 @@ class Performer:
             self.watchdog.enter(self.session, started + self.timeout_seconds)
         try:
             result = step.items[0].handler.call(payload, message, tx, self.session.handle())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if time.monotonic() - started > self.timeout_seconds:
                 raise self._late(step) from error
-            explained = self.session.explain(error)
+            explained = self._explain(error)
             if explained is error:
                 raise
             raise explained from error
@@ -122,13 +122,20 @@ class Performer:
         try:
             async with limit:
                 return await step.items[0].handler.call(payload, message, tx, self.session.handle())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise self._late(step) from error
-            explained = self.session.explain(error)
+            explained = self._explain(error)
             if explained is error:
                 raise
             raise explained from error
+
+    def _explain(self, error: BaseException) -> BaseException:
+        if isinstance(error, SystemExit):
+            return errors.HandlerExit(
+                "the handler called sys.exit(); it ends its message's attempt, not the worker"
+            )
+        return self.session.explain(error)
 
     def _late(self, step: steps.Handle) -> errors.HandlerTimeout:
         return errors.HandlerTimeout(

@@ -137,6 +137,7 @@ class Running:
             self.load,
             self._watchdog,
             lost,
+            feed.release if feed is not None else lambda items: None,
         )
         work = member.work(self.worker, slot)
         worker: ThreadWorker | TaskWorker
@@ -217,6 +218,8 @@ class Running:
         """Drain: what is in hand finishes, what is not started goes back to its broker un-acked."""
         await cancel(self._source_tasks)
         for worker in self._workers:
+            # What is not started stays un-acked; `give_back` releases it.
+            worker.mailbox.items.clear()
             worker.stop()
         threads = [worker for worker in self._workers if isinstance(worker, ThreadWorker)]
         loop = asyncio.get_running_loop()

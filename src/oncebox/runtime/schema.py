@@ -31,7 +31,7 @@ def check_schema(database: Database) -> None:
     if database.dialect == "sqlite":
         migrate(database)
     else:
-        judge(database, _with(database, flow.current_version(plan(database.dialect, database.schema))))
+        judge(database, *_with(database, flow.inspect(plan(database.dialect, database.schema))))
 
 
 async def check_schema_async(database: Database) -> None:
@@ -39,12 +39,17 @@ async def check_schema_async(database: Database) -> None:
     if database.dialect == "sqlite":
         await migrate_async(database)
     else:
-        current = flow.current_version(plan(database.dialect, database.schema))
-        judge(database, await _with_async(database, current))
+        found = flow.inspect(plan(database.dialect, database.schema))
+        judge(database, *await _with_async(database, found))
 
 
-def judge(database: Database, current: int) -> None:
-    """Compare with what this oncebox works with."""
+def judge(database: Database, current: int, durability: str) -> None:
+    """Compare with what this oncebox works with: its tables, and commits that are on disk when they return."""
+    if durability == "off":
+        raise errors.ConfigError(
+            "this role commits with synchronous_commit=off: an ack could outlive its effect; set it to on for the "
+            'role or the database (durability="group" is the safe way not to wait for every commit)'
+        )
     wanted = plan(database.dialect, database.schema).versions[-1][0]
     if current < wanted:
         raise errors.SchemaOutdated(

@@ -81,6 +81,7 @@ class Crew:
         load: Callable[[str], bytes] | None,
         watchdog: Any,
         lost: Callable[[bool], None],
+        release: Callable[[list[Item]], None],
     ) -> None:
         self.database = database
         self.settings = settings
@@ -91,6 +92,8 @@ class Crew:
         self.watchdog = watchdog
         self.lost = lost
         """Told when a worker loses the database (True) and when it has it again (False)."""
+        self.release = release
+        """Gives items back to their broker, neither acked nor nacked."""
 
     def performer(self, work: Work, session: Session, mailbox: Mailbox, is_async: bool) -> Performer:
         """A worker's hands on a fresh connection."""
@@ -206,6 +209,14 @@ class TaskWorker:
                             lost = 0
                     turn += 1
                     busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    # The handler was cancelled, not this worker: its messages go back un-acked.
+                    self.crew.release(self.mailbox.give_up())
+                    await asyncio.sleep(pause_seconds(1))
+                    continue
                 except Exception as error:
                     self.mailbox.put_back()
                     if session is not None:

@@ -1,3 +1,16 @@
+-- name: due
+-- Whether anything is due at all: what an idle worker asks, so that it neither begins nor writes.
+SELECT 1 FROM {p}queue
+WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+LIMIT 1
+
+-- name: due_suspect
+SELECT 1 FROM {p}queue
+WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+LIMIT 1
+
 -- name: take
 -- The head of the line that nobody has. statement_timestamp() is the database's clock and stable,
 -- so it can bound the index scan; clock_timestamp() is volatile and could not.

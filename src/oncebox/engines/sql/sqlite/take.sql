@@ -19,7 +19,13 @@ RETURNING seqs
 -- name: due
 -- Whether anything is due at all; asked before `pick`, so that an idle worker does not write.
 SELECT 1 FROM {p}queue
-WHERE consumer = :consumer AND (deaths > 0) = :suspect AND due <= {now}
+WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
+  AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+LIMIT 1
+
+-- name: due_suspect
+SELECT 1 FROM {p}queue
+WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
 LIMIT 1
 
