@@ -31,6 +31,7 @@
     ├── BrokerError                   what a broker's client raised, translated
     │   ├── BrokerUnavailable         connection refused, lost or closed; nothing is charged
     │   └── QueueFull                 the broker took nothing: a bound of its own is reached
+    ├── StoreError                    a payload kept in a store is missing or damaged
     ├── LeaseLost                     another worker took over; our effects are rolled back
     ├── HandlerTimeout                the handler ran longer than its policy allows
     ├── HandlerExit                   the handler called sys.exit()
@@ -179,6 +180,10 @@ class BrokerUnavailable(BrokerError):
 
 class QueueFull(BrokerError):
     """A bounded queue takes no more for now; the message was not taken."""
+
+
+class StoreError(OnceboxError):
+    """A payload is not in its store as it was put there; the text names where it should be."""
 
 
 class LeaseLost(OnceboxError):

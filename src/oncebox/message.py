@@ -5,6 +5,7 @@ Plain frozen values. Payloads stay bytes from broker to table; JSON is only a vi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         force = msgspec.structs.force_setattr
         if type(self.payload) is not bytes:
             force(self, "payload", encode_payload(self.payload))
-        if type(self.headers) is not tuple:
+        if self.headers:
             force(self, "headers", header_pairs(self.headers))
         check_id(self.id)
         if self.source:
@@ -66,6 +67,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             check_text("type", self.type, TYPE_BYTES_MAX)
         if self.key is not None:
             check_text("key", self.key, ID_BYTES_MAX)
+        if self.content_type != "application/json":
+            check_text("content type", self.content_type, TYPE_BYTES_MAX)
         if self.headers:
             check_headers(self.headers)
 
@@ -79,12 +82,15 @@ def encode_payload(value: Any) -> bytes:
     """Bytes as they are, text as UTF-8, anything else as JSON; MessageError if it has no JSON form."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    if isinstance(value, str):
-        return value.encode()
-    if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
     try:
-        return msgspec.json.encode(value)
+        if isinstance(value, str):
+            return value.encode()
+        if hasattr(value, "model_dump_json"):
+            return str(value.model_dump_json()).encode()
+        encoded = msgspec.json.encode(value)
+        if b"null" in encoded and _has_no_json_form(msgspec.to_builtins(value)):
+            raise ValueError("NaN and infinity")
+        return encoded
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise MessageError(
             f"payload of type {type(value).__name__} has no JSON form ({type(error).__name__}); "
@@ -92,10 +98,22 @@ def encode_payload(value: Any) -> bytes:
         ) from error
 
 
+def _has_no_json_form(value: Any) -> bool:
+    """NaN and infinity, anywhere: msgspec writes null for them, which is another message."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_no_json_form, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_has_no_json_form, value))
+
+
 def header_pairs(headers: Any) -> Headers:
     """A mapping or pairs, as (name, bytes) pairs; order and repeats are kept."""
     pairs: Iterable[tuple[Any, Any]] = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((str(name), encode_payload(value)) for name, value in pairs)
+    return tuple(
+        (name, value) if type(name) is str and type(value) is bytes else (str(name), encode_payload(value))
+        for name, value in pairs
+    )
 
 
 def check_id(value: object) -> None:

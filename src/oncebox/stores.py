@@ -19,10 +19,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REFERENCE = re.compile(r"([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{64})")
 
 
-class StoreError(OnceboxError):
-    """A payload is not in its store as it was put there; the text names where it should be."""
-
-
 class Store(Protocol):
     """Where large payloads are kept. Blocking; an object store can be one as well as a folder."""
 
