@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from oncebox.errors import ConfigError, OnceboxError
+from oncebox.errors import ConfigError, StoreError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REFERENCE = re.compile(r"([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{64})")

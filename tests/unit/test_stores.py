@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oncebox.errors import ConfigError
-from oncebox.stores import FolderStore, Store, StoreError
+from oncebox.errors import ConfigError, StoreError
+from oncebox.stores import FolderStore, Store
 
 PAYLOAD = b"a large payload"
 DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
