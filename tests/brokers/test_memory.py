@@ -143,6 +143,49 @@ async def test_too_many_deliveries_move_a_message_to_the_dead_letter_queue() -> 
     await memory.drained()
 
 
+async def test_waiting_for_dead_letters_notices_what_times_out_later() -> None:
+    memory = Memory()
+    source = await opened(
+        memory.queue("payments", deliveries_max=1, dead_letter="dead", visibility_seconds=0.02)
+    )
+    dead = await opened(memory.queue("dead"))
+    waiting = asyncio.create_task(received(dead))
+    await asyncio.sleep(0)
+    memory.put("payments", Message(id="a"))
+    await received(source)
+    assert ids(await waiting) == ["a"]
+
+
+async def test_answer_on_another_source_is_ignored() -> None:
+    memory = Memory()
+    source, other = await opened(memory.queue("payments")), await opened(memory.queue("payments"))
+    memory.put("payments", Message(id="a"))
+    held = await received(source)
+    await other.ack(held)
+    await other.extend(held, 1000)
+    stats = memory.stats()["payments"]
+    assert (stats.in_flight, stats.acked, stats.late) == (1, 0, 2)
+
+
+async def test_queue_that_is_never_empty_lets_the_loop_do_other_work() -> None:
+    memory = Memory()
+    source = await opened(memory.queue("payments"))
+    memory.put("payments", *(Message(id=str(number)) for number in range(1000)))
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other_work())
+    for _ in range(1000):
+        await source.ack(await source.receive(1))
+    working.cancel()
+    assert turns > 20
+
+
 async def test_prefetch_bounds_what_one_source_holds() -> None:
     memory = Memory()
     source = await opened(memory.queue("payments", prefetch=2))

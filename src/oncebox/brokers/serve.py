@@ -69,11 +69,12 @@ class _Server:
         self.secret = secret
         self._hub = hub
         self._writers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._stopped = False
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._writers) >= CONNECTIONS_MAX:
+        if self._stopped or len(self._writers) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
         self._writers[task] = writer
@@ -91,6 +92,7 @@ class _Server:
 
     async def stop(self) -> None:
         """End every connection and wait until what they held is back."""
+        self._stopped = True
         tasks = list(self._writers)
         for writer in self._writers.values():
             writer.transport.abort()
