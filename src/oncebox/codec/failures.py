@@ -30,11 +30,31 @@ def describe_error(error: BaseException) -> ErrorText:
     itself chose to say in the final message is kept. Of a long traceback the end is kept.
     """
     try:
-        message = str(error)
+        message = _driver_message(error) or str(error)
     except Exception:
         message = "(its message can't be shown: __str__ failed)"
     shown = storable(message[: MESSAGE_CHARS_MAX * 2])[:MESSAGE_CHARS_MAX]
     return ErrorText(type_name(error), shown, _tail("".join(_frames(error))))
+
+
+def _driver_message(error: BaseException) -> str | None:
+    """What may be kept of a database driver's error: its text quotes the values it was given."""
+    cause = getattr(error, "orig", None) or error
+    sqlstate = getattr(cause, "sqlstate", None)
+    if not isinstance(sqlstate, str) or sqlstate.startswith("42"):
+        return (
+            None  # not a driver's, or about the statement itself, which is the code's and not the payload's
+        )
+    about = getattr(cause, "diag", cause)
+    parts = [
+        f"{part} {value}" for part in ("constraint", "table", "column") if (value := _named(about, part))
+    ]
+    return ", ".join([f"SQLSTATE {sqlstate}", *parts])
+
+
+def _named(about: object, part: str) -> str | None:
+    value = getattr(about, f"{part}_name", None)
+    return value if isinstance(value, str) else None
 
 
 def type_name(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from enum import Enum, auto
 
@@ -14,6 +15,8 @@ from oncebox.core.steps import Call
 from oncebox.core.work import Item, Work
 from oncebox.policy import Policy
 
+DELAY_MAX_SECONDS = 30 * 86_400.0
+"""The longest a retry can be put off; what is asked for beyond that is cut."""
 RERUNS_MAX = 10
 """Deadlocks and serialization failures run again this often before they count as a failure."""
 
@@ -43,9 +46,11 @@ class Verdict(msgspec.Struct, frozen=True):
         return Outcome(status, error=self.error, reason=self.reason, delay_seconds=self.delay_seconds)
 
 
-def is_uncharged(error: BaseException) -> bool:
-    """Whether the transaction runs again without an attempt being counted (bounded by RERUNS_MAX)."""
-    return isinstance(error, errors.Conflict)
+def lost_too_often(item: Item) -> errors.DatabaseError:
+    """The connection went away each time this message was handled; now it counts as a failure."""
+    return errors.DatabaseError(
+        f"the database connection was lost more than {RERUNS_MAX} times while id {item.message.id!r} was handled"
+    )
 
 
 def judge(error: BaseException, attempts: int, policy: Policy, jitter: random.Random) -> Verdict:
@@ -64,8 +69,9 @@ def judge(error: BaseException, attempts: int, policy: Policy, jitter: random.Ra
     if attempts >= policy.retry.attempts:
         return Verdict(Fate.DEAD, error, Reason.EXHAUSTED)
     delay = error.after_seconds if isinstance(error, errors.Retry) else None
-    if delay is None:
+    if delay is None or math.isnan(delay):
         delay = policy.retry.delay_seconds(attempts, jitter)
+    delay = min(max(delay, 0.0), DELAY_MAX_SECONDS)
     return Verdict(Fate.RETRY, error, delay_seconds=delay)
 
 

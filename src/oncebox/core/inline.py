@@ -20,6 +20,7 @@ from oncebox.core.failure import (
     Verdict,
     bury,
     judge,
+    lost_too_often,
     record_attempt,
 )
 from oncebox.core.outcomes import Outcome, Reason, Status
@@ -85,7 +86,7 @@ def deliver(
     """
     following: Item | None = None
     for rerun in range(RERUNS_MAX + 1):
-        committing = False
+        committing = handling = False
         then: Begin | None = None
         try:
             if opened is None:
@@ -102,7 +103,11 @@ def deliver(
                 return None, following
             if is_suspect(item) and not (yield from may_start(work, item, token)):
                 return None, following
+            if item.losses > RERUNS_MAX:
+                raise lost_too_often(item)
+            handling = True
             item.result = yield Handle((item,))
+            handling = False
             if following is None and chain:
                 following = yield Next()
             then = begin(work, following) if following is not None and not is_suspect(following) else None
@@ -114,6 +119,7 @@ def deliver(
                 raise
             yield Rollback()
             if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+                item.losses += handling
                 yield from withdraw(work, item)
                 raise
             if committing and then is not None and (yield from is_done(work, item)):

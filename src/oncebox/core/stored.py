@@ -26,6 +26,7 @@ from oncebox.core.failure import (
     bury,
     bury_queued,
     charge_queued,
+    lost_too_often,
     record_attempt,
 )
 from oncebox.core.inline import known_outcome, vouch
@@ -205,6 +206,8 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
             yield Commit(token, (*bury_queued(work, items[0], verdict, charged=charged), work.withdraw()))
             yield from _settle(items, verdict)
             return 1
+        if len(items) == 1 and work.reruns.get(items[0].seq, 0) > RERUNS_MAX:
+            raise lost_too_often(items[0])
         run = yield from handle_all(work, items)
         verdicts, calls = _charges(work, run.failed)
         finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
@@ -250,6 +253,7 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
     """The transaction is rolled back; decide who is charged. The marker stays until that is on record,
     so that nobody else runs the message in between."""
     if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+        _count_loss(work, items, error)
         yield from _withdraw(work)
         raise error
     if isinstance(error, Undo):
@@ -262,7 +266,6 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
             if work.reruns[item.seq] <= RERUNS_MAX:
                 yield from _withdraw(work)
                 return 1
-            work.reruns.pop(item.seq)
         return (yield from _charge_alone(work, item, error))
     # Many, and no culprit is known: smaller batches, down to one by one.
     if isinstance(error, (errors.Conflict, errors.LockBusy)):
@@ -271,6 +274,15 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
         work.limit = 1
     yield from _withdraw(work)
     return len(items)
+
+
+def _count_loss(work: Work, items: list[Item], error: BaseException) -> None:
+    """A connection that is lost again and again in the same message's handler is that handler's doing."""
+    if isinstance(error, errors.DatabaseUnavailable):
+        for item in items:
+            work.reruns[item.seq] = work.reruns.get(item.seq, 0) + 1
+        if len(items) > 1:
+            work.limit = 1
 
 
 def _withdraw(work: Work) -> Op[None]:
@@ -284,6 +296,7 @@ def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
     """Record a single message's failure in a transaction of its own, and withdraw the marker with it."""
     verdict, calls = charge_queued(work, item, error)
     yield from _write(work, (*calls, work.withdraw()))
+    work.reruns.pop(item.seq, None)
     item.outcome = verdict.outcome
     yield Settle(item)
     return 1
@@ -298,12 +311,12 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     lock_ms = LOCK_MS if limit > 1 else 0
     if suspect or work.idle or work.marks_first:
         due = queries.due_suspect if suspect else queries.due
-        if not (yield Fetch(work.call(due, consumer=work.consumer, types=work.types))):
+        if not (yield Fetch(work.call(due, **work.short()))):
             work.idle = work.idle or not suspect
             return []
     if work.marks_first:
         pick = queries.pick_suspect if suspect else queries.pick
-        params = {"consumer": work.consumer, "types": work.types, "worker": work.worker, "slot": work.slot}
+        params = {**work.short(), "worker": work.worker, "slot": work.slot}
         picked = yield Side(work.call(pick, **params, **({} if suspect else {"limit": limit})))
         seqs = msgspec.json.decode(picked[0][0])
         if not seqs:
@@ -314,9 +327,7 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
     fence = work.call(queries.fence, slot=f"{work.worker}/{work.slot}")
     yield Begin(token, (fence,), lock_ms=lock_ms)
     take = queries.take_suspect if suspect else queries.take
-    rows = yield Fetch(
-        work.call(take, consumer=work.consumer, types=work.types, **({} if suspect else {"limit": limit}))
-    )
+    rows = yield Fetch(work.call(take, **work.short(), **({} if suspect else {"limit": limit})))
     if not rows:
         yield Rollback()
         work.idle = work.idle or not suspect
@@ -388,7 +399,7 @@ def _run_leased(work: Work, item: Item) -> Op[None]:
 def _lease(work: Work) -> Op[Item | None]:
     """Take one long message and put a lease on it. A lapsed lease found on it is a death."""
     token = work.token()
-    types = {"consumer": work.consumer, "types": work.long_types}
+    types: dict[str, Any] = {"consumer": work.consumer, "types": work.long_types, "except": []}
     try:
         yield Begin(token)
         rows = yield Fetch(work.call(work.queries.take, **types, limit=1))

@@ -46,6 +46,7 @@ class Item:
         "doubtful",
         "fingerprint",
         "handler",
+        "losses",
         "marked",
         "message",
         "outcome",
@@ -73,6 +74,8 @@ class Item:
         self.marked = False
         self.doubtful = False
         """A duplicate of a row that may not be on disk yet: flush before any ack."""
+        self.losses = 0
+        """How often the connection was lost while its handler ran."""
         self.seq = 0
         self.attempts = 0
         self.deaths = 0
@@ -104,7 +107,7 @@ class Work:
         self.worker = worker
         self.slot = slot
         self.types = list(types) if types is not None else None
-        """Types this worker takes in batches; None is every type."""
+        """Types this worker takes in batches; None is every type but the long ones."""
         self.long_types = list(long_types)
         self.handler = handler
         """The handler of a type, or None."""
@@ -132,6 +135,10 @@ class Work:
     def keyed(self, query: Query, item: Item, **params: Any) -> Call:
         """A call with the item's key among its parameters."""
         return Call(query, {**self.key(item), **params})
+
+    def short(self) -> dict[str, Any]:
+        """Parameters that name what is taken in the effects' transaction."""
+        return {"consumer": self.consumer, "types": self.types, "except": self.long_types}
 
     def withdraw(self) -> Call:
         """Take back the marker of what this worker has in hand."""

@@ -25,7 +25,7 @@ def translated(error: psycopg.Error, *, committing: bool = False) -> errors.Once
     """The flow's name for a psycopg error."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
-    return postgresql.translate(error.sqlstate, str(error), committing=committing)
+    return postgresql.translate(error.sqlstate, committing=committing)
 
 
 def _values(call: Call) -> list[Any]:
@@ -89,7 +89,9 @@ class PsycopgSession(PostgresSession):
     def _translated(self, error: BaseException) -> BaseException:
         if self.raw.closed:
             self.broken = True
-            return errors.DatabaseUnavailable("the database connection was lost")
+            if self.raw.broken:
+                return errors.DatabaseUnavailable("the database connection was lost")
+            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
         return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
 
     def rollback(self) -> None:
@@ -165,7 +167,9 @@ class AsyncPsycopgSession(PostgresSession):
     def _translated(self, error: BaseException) -> BaseException:
         if self.raw.closed:
             self.broken = True
-            return errors.DatabaseUnavailable("the database connection was lost")
+            if self.raw.broken:
+                return errors.DatabaseUnavailable("the database connection was lost")
+            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
         return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
 
     async def rollback(self) -> None:

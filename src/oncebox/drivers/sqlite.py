@@ -195,8 +195,11 @@ class SqliteSession:
 
     def _finish(self, step: Commit) -> None:
         self._ours = True
-        if not self.raw.in_transaction:
-            raise self._aborted()
+        try:
+            if not self.raw.in_transaction:
+                raise self._aborted()
+        except sqlite3.ProgrammingError as error:
+            raise self.explain(error) from error
         try:
             self._calls(step.calls)
             if not self.raw.in_transaction:
@@ -242,6 +245,9 @@ class SqliteSession:
             return errors.TransactionEnded(
                 "the handler tried to begin, commit or roll back by itself; the runtime does that"
             )
+        if isinstance(error, sqlite3.ProgrammingError) and "closed database" in str(error):
+            self.broken = True
+            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
         translated = sqlite.translate(error)
         return translated if isinstance(translated, MATTERS) else error
 
@@ -270,7 +276,6 @@ class AsyncSqliteSession(SqliteSession):
         pause = 0.0005
         while not self._writer.acquire(blocking=False):
             if time.monotonic() > deadline:
-                self._release()
                 raise errors.LockBusy("another worker of this process holds SQLite's write lock")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.02)
@@ -279,11 +284,11 @@ class AsyncSqliteSession(SqliteSession):
     async def _write_lock(self, step: Begin) -> int:
         """BEGIN IMMEDIATE without blocking the loop while another process writes."""
         self._ours = True
-        await self._turn()
-        self.raw.execute("PRAGMA busy_timeout=0")
         deadline = time.monotonic() + self.settings.lock_timeout_seconds
         pause = 0.001
         try:
+            await self._turn()
+            self.raw.execute("PRAGMA busy_timeout=0")
             while True:
                 try:
                     self._durability(step.lazy)

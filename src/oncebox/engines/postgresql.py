@@ -90,7 +90,7 @@ def commit(step: Commit) -> str:
     return "; ".join(parts)
 
 
-def translate(sqlstate: str | None, message: str, *, committing: bool = False) -> errors.OnceboxError:
+def translate(sqlstate: str | None, *, committing: bool = False) -> errors.OnceboxError:
     """What an error code means to a flow. The driver's own error becomes the cause."""
     if sqlstate is None or sqlstate.startswith(_UNAVAILABLE):
         if committing:
@@ -114,7 +114,9 @@ def translate(sqlstate: str | None, message: str, *, committing: bool = False) -
             return errors.TransactionEnded(
                 "the handler ended the transaction by itself (COMMIT or ROLLBACK); the runtime does that"
             )
-        case "42P01" | "3F000" | "42703" if "oncebox" in message or "schema" in message:
-            return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
+        case "42P01" | "3F000" | "42703":
+            return errors.SchemaMissing(
+                "the oncebox tables are missing from this database or older than this oncebox; run: oncebox migrate"
+            )
         case _:
             return errors.DatabaseError(f"the database refused ({sqlstate})")

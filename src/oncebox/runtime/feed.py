@@ -97,16 +97,28 @@ class Feed:
                 continue
             try:
                 deliveries = await self.source.receive(room)
-                lost = 0
-            except BrokerUnavailable as error:
+            except Exception as error:
                 lost += 1
                 if lost in (1, 5) or lost % 30 == 0:
-                    log.warning("source %s: %s; trying again (%d)", self.source.name, error, lost)
+                    unforeseen = None if isinstance(error, BrokerUnavailable) else error
+                    text = "source %s: %s; trying again (%d)"
+                    log.warning(text, self.source.name, error, lost, exc_info=unforeseen)
                 await asyncio.sleep(pause_seconds(lost))
                 continue
             for delivery in deliveries:
                 self.outstanding[id(delivery)] = delivery
-            hand_out([self.intake.from_delivery(delivery) for delivery in deliveries])
+            try:
+                hand_out([self.intake.from_delivery(delivery) for delivery in deliveries])
+            except Exception as error:
+                # A payload store that is full or gone: nothing is lost, the broker keeps them.
+                lost += 1
+                log.error("source %s: can't take deliveries in: %s", self.source.name, error)
+                for delivery in deliveries:
+                    self.outstanding.pop(id(delivery), None)
+                await self._release(deliveries)
+                await asyncio.sleep(pause_seconds(lost))
+            else:
+                lost = 0
 
     async def answer(self, tallies: Tallies) -> None:
         """Give the broker its answers as outcomes come in; in batches, without waiting for more."""

@@ -56,7 +56,7 @@ class Registry:
 
     def short_types(self) -> tuple[str, ...] | None:
         """Types that are taken in the effects' transaction; None means all but the long ones."""
-        if self._any is not None and not self.long_types():
+        if self._any is not None:
             return None
         return tuple(kind for kind, handler in self._by_type.items() if not handler.long)
 

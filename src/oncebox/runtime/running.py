@@ -106,7 +106,9 @@ class Running:
     async def _start_member(self, member: Member) -> None:
         stored = member.policy.mode == "stored"
         source = member.source if "sources" in self.only else None
-        with_workers = "workers" in self.only and bool(member.registry.all())
+        # An inline message is handled where it is received: its workers belong to its source.
+        part = "workers" if stored else "sources"
+        with_workers = part in self.only and bool(member.registry.all())
         feed: Feed | None = None
         if source is not None:
             await source.open()

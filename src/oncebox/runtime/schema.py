@@ -30,17 +30,15 @@ def check_schema(database: Database) -> None:
     """Raise SchemaMissing or SchemaOutdated with the command to run; SQLite is brought up to date."""
     if database.dialect == "sqlite":
         migrate(database)
-    else:
-        judge(database, *_with(database, flow.inspect(plan(database.dialect, database.schema))))
+    judge(database, *_with(database, flow.inspect(plan(database.dialect, database.schema))))
 
 
 async def check_schema_async(database: Database) -> None:
     """The same under an event loop."""
     if database.dialect == "sqlite":
         await migrate_async(database)
-    else:
-        found = flow.inspect(plan(database.dialect, database.schema))
-        judge(database, *await _with_async(database, found))
+    found = flow.inspect(plan(database.dialect, database.schema))
+    judge(database, *await _with_async(database, found))
 
 
 def judge(database: Database, current: int, durability: str) -> None:

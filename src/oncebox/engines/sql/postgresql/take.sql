@@ -2,13 +2,13 @@
 -- Whether anything is due at all: what an idle worker asks, so that it neither begins nor writes.
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
-  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
-  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 LIMIT 1
 
 -- name: take
@@ -18,7 +18,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token
 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
-  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq
 LIMIT :limit
 FOR UPDATE SKIP LOCKED
@@ -29,7 +29,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token
 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
-  AND (:types::text[] IS NULL OR type = ANY(:types::text[]))
+  AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq
 LIMIT 1
 FOR UPDATE SKIP LOCKED
@@ -39,7 +39,7 @@ FOR UPDATE SKIP LOCKED
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token
 FROM {p}queue
-WHERE consumer = :consumer AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
   AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq

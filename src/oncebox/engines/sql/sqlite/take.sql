@@ -7,6 +7,7 @@ VALUES (:worker, :slot, :consumer, (
         SELECT seq FROM {p}queue
         WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
           AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+          AND type NOT IN (SELECT value FROM json_each(:except))
           AND seq NOT IN (SELECT j.value FROM {p}hand h, json_each(h.seqs) j
                           WHERE h.worker <> :worker OR h.slot <> :slot)
         ORDER BY due, seq LIMIT :limit
@@ -21,12 +22,14 @@ RETURNING seqs
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+  AND type NOT IN (SELECT value FROM json_each(:except))
 LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+  AND type NOT IN (SELECT value FROM json_each(:except))
 LIMIT 1
 
 -- name: pick_suspect
@@ -37,6 +40,7 @@ VALUES (:worker, :slot, :consumer, (
         SELECT seq FROM {p}queue
         WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
           AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+          AND type NOT IN (SELECT value FROM json_each(:except))
           AND seq NOT IN (SELECT j.value FROM {p}hand h, json_each(h.seqs) j
                           WHERE h.worker <> :worker OR h.slot <> :slot)
         ORDER BY due, seq LIMIT 1
@@ -52,6 +56,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+  AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq
 LIMIT :limit
 
@@ -61,6 +66,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+  AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq
 LIMIT 1
 
@@ -68,7 +74,7 @@ LIMIT 1
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token
 FROM {p}queue
-WHERE consumer = :consumer AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND deaths = 0 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
