@@ -82,6 +82,7 @@ class Queries:
     status_dead: Query
     status_tally: Query
     status_workers: Query
+    show_scopes: Query
     show_ledger: Query
     show_dead: Query
     show_attempts: Query

@@ -1,60 +1,127 @@
 -- name: status_queue
--- Counts stop at a cap: an operator needs "more than 100,000", not two seconds of scanning.
-SELECT c.consumer, w.waiting, w.retrying, w.working, w.oldest_seconds
+-- Every consumer that is known here, with what waits for it. The ledger is walked from consumer to
+-- consumer along its key, not scanned. Counts stop at a cap: an operator needs "more than 100,000",
+-- not two seconds of counting. A marker may outlive its rows, so it counts only where it meets one.
+WITH RECURSIVE walk AS (
+    (SELECT consumer FROM {p}ledger ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.consumer FROM {p}ledger l WHERE l.consumer > walk.consumer ORDER BY l.consumer LIMIT 1)
+    FROM walk WHERE walk.consumer IS NOT NULL
+), hands AS (
+    SELECT DISTINCT unnest(seqs) AS seq FROM {p}hand
+)
+SELECT c.consumer, w.waiting, w.retrying,
+       w.working + (SELECT count(*) FROM {p}hand h WHERE h.consumer = c.consumer AND h.message_id IS NOT NULL),
+       w.oldest_seconds
 FROM (
-    SELECT DISTINCT consumer FROM {p}tally WHERE minute > statement_timestamp() - interval '1 day'
+    SELECT consumer FROM walk WHERE consumer IS NOT NULL
+    UNION SELECT DISTINCT consumer FROM {p}tally WHERE minute > statement_timestamp() - interval '1 day'
     UNION SELECT unnest(:consumers::text[])
-    UNION (WITH RECURSIVE walk AS (
-        (SELECT consumer FROM {p}queue WHERE deaths = 0 ORDER BY consumer LIMIT 1)
-        UNION ALL
-        SELECT (SELECT q.consumer FROM {p}queue q WHERE q.deaths = 0 AND q.consumer > walk.consumer
-                ORDER BY q.consumer LIMIT 1) FROM walk WHERE walk.consumer IS NOT NULL
-    ) SELECT consumer FROM walk WHERE consumer IS NOT NULL)
-    UNION SELECT DISTINCT consumer FROM {p}queue WHERE deaths > 0
-    UNION SELECT DISTINCT consumer FROM {p}dead
 ) c
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE token IS NULL AND attempts = 0) AS waiting,
-           count(*) FILTER (WHERE token IS NULL AND attempts > 0) AS retrying,
-           count(*) FILTER (WHERE token IS NOT NULL) AS working,
+    SELECT count(*) FILTER (WHERE NOT in_work AND failures = 0) AS waiting,
+           count(*) FILTER (WHERE NOT in_work AND failures > 0) AS retrying,
+           count(*) FILTER (WHERE in_work) AS working,
            extract(epoch FROM statement_timestamp() - min(received))::float8 AS oldest_seconds
-    FROM (SELECT token, attempts, received FROM {p}queue q WHERE q.consumer = c.consumer LIMIT :cap) capped
+    FROM (
+        SELECT q.received, q.attempts + q.deaths AS failures,
+               h.seq IS NOT NULL OR (q.token IS NOT NULL AND q.due > statement_timestamp()) AS in_work
+        FROM (
+            (SELECT seq, received, due, attempts, deaths, token FROM {p}queue
+             WHERE consumer = c.consumer AND deaths = 0 ORDER BY due LIMIT :cap)
+            UNION ALL
+            (SELECT seq, received, due, attempts, deaths, token FROM {p}queue
+             WHERE consumer = c.consumer AND deaths > 0 ORDER BY due LIMIT :cap)
+        ) q LEFT JOIN hands h USING (seq)
+    ) rows
 ) w
 ORDER BY c.consumer
 
 -- name: status_dead
-SELECT consumer, reason, count(*) FROM (SELECT consumer, reason FROM {p}dead LIMIT :cap) capped
-GROUP BY consumer, reason ORDER BY consumer, reason
+-- Capped per consumer, so that one consumer's thousands do not hide another's three.
+WITH RECURSIVE walk AS (
+    (SELECT consumer FROM {p}dead ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.consumer FROM {p}dead d WHERE d.consumer > walk.consumer ORDER BY d.consumer LIMIT 1)
+    FROM walk WHERE walk.consumer IS NOT NULL
+)
+SELECT c.consumer, d.reason, d.n
+FROM (SELECT consumer FROM walk WHERE consumer IS NOT NULL) c
+CROSS JOIN LATERAL (
+    SELECT reason, count(*) AS n
+    FROM (SELECT reason FROM {p}dead WHERE consumer = c.consumer ORDER BY died DESC LIMIT :cap) capped
+    GROUP BY reason
+) d
+ORDER BY c.consumer, d.reason
 
 -- name: status_tally
-SELECT consumer, outcome, sum(n)::bigint FROM {p}tally
+-- Whole minutes and the current one; the last column says how many seconds that is.
+SELECT consumer, outcome, sum(n)::bigint,
+       extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()
+           - :seconds::float8 * interval '1 second') - interval '1 minute')::float8
+FROM {p}tally
 WHERE minute > statement_timestamp() - :seconds::float8 * interval '1 second'
 GROUP BY consumer, outcome ORDER BY consumer, outcome
 
 -- name: status_workers
-SELECT w.id, w.host, w.pid, extract(epoch FROM statement_timestamp() - w.heartbeat)::float8,
-       coalesce((SELECT sum(coalesce(array_length(h.seqs, 1), 0) + (h.message_id IS NOT NULL)::int)
-                 FROM {p}hand h WHERE h.worker = w.id), 0)::bigint
+-- What is in hand is counted where the marker meets a row: markers of finished work are left lying.
+SELECT w.id, w.host, w.pid, extract(epoch FROM statement_timestamp() - w.started)::float8,
+       extract(epoch FROM statement_timestamp() - w.heartbeat)::float8,
+       (SELECT count(*) FROM {p}hand h, unnest(h.seqs) AS s(seq) JOIN {p}queue q USING (seq) WHERE h.worker = w.id)
+       + (SELECT count(*) FROM {p}hand h WHERE h.worker = w.id AND h.message_id IS NOT NULL)
 FROM {p}worker w ORDER BY w.host, w.pid, w.id
 
+-- name: show_scopes
+-- Which (consumer, source) pairs there are to look under: the keys lead with them, so walking the
+-- pairs and asking for each is quick where a search for the id alone would read every row.
+WITH RECURSIVE ledgers AS (
+    (SELECT consumer, source FROM {p}ledger
+     WHERE :consumer::text IS NULL OR consumer = :consumer::text ORDER BY consumer, source LIMIT 1)
+    UNION ALL
+    SELECT n.consumer, n.source FROM ledgers w CROSS JOIN LATERAL (
+        SELECT l.consumer, l.source FROM {p}ledger l WHERE (l.consumer, l.source) > (w.consumer, w.source)
+          AND (:consumer::text IS NULL OR l.consumer = :consumer::text)
+        ORDER BY l.consumer, l.source LIMIT 1) n
+), attempts AS (
+    (SELECT consumer, source FROM {p}attempt
+     WHERE :consumer::text IS NULL OR consumer = :consumer::text ORDER BY consumer, source LIMIT 1)
+    UNION ALL
+    SELECT n.consumer, n.source FROM attempts w CROSS JOIN LATERAL (
+        SELECT a.consumer, a.source FROM {p}attempt a WHERE (a.consumer, a.source) > (w.consumer, w.source)
+          AND (:consumer::text IS NULL OR a.consumer = :consumer::text)
+        ORDER BY a.consumer, a.source LIMIT 1) n
+)
+SELECT consumer, source FROM ledgers UNION SELECT consumer, source FROM attempts
+ORDER BY consumer, source LIMIT :cap
+
 -- name: show_ledger
-SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state, r.body,
-       q.seq, q.attempts, q.deaths, q.due, q.token IS NOT NULL, q.due > statement_timestamp(),
-       q.payload, q.headers, q.content_type, q.provenance
-FROM {p}ledger l
-LEFT JOIN {p}result r USING (consumer, source, message_id)
+SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerprint, l.body,
+       q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
+       q.token IS NOT NULL AND q.due > statement_timestamp()
+       OR EXISTS (SELECT 1 FROM {p}hand h WHERE q.seq = ANY(h.seqs))
+FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
+CROSS JOIN LATERAL (
+    SELECT l.*, r.body FROM {p}ledger l LEFT JOIN {p}result r USING (consumer, source, message_id)
+    WHERE l.consumer = s.consumer AND l.source = s.source AND l.message_id = :message_id LIMIT 1
+) l
 LEFT JOIN {p}queue q ON q.seq = l.seq
-WHERE l.message_id = :message_id AND (:consumer::text IS NULL OR l.consumer = :consumer::text)
-ORDER BY l.consumer, l.source LIMIT 100
+ORDER BY l.consumer, l.source
 
 -- name: show_dead
-SELECT consumer, source, message_id, type, fingerprint, received, died, reason, error_type, error, traceback,
-       attempts, payload, headers, content_type, provenance
-FROM {p}dead
-WHERE message_id = :message_id AND (:consumer::text IS NULL OR consumer = :consumer::text)
-ORDER BY consumer, source, died LIMIT 100
+SELECT d.consumer, d.source, d.type, d.received, d.died, d.reason, d.error_type, d.error, d.traceback,
+       d.attempts, d.fingerprint, d.payload, d.headers, d.content_type, d.provenance
+FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
+CROSS JOIN LATERAL (
+    SELECT * FROM {p}dead d
+    WHERE d.consumer = s.consumer AND d.source = s.source AND d.message_id = :message_id LIMIT 100
+) d
+ORDER BY d.consumer, d.source, d.died
 
 -- name: show_attempts
-SELECT consumer, source, n, at, died, error_type, error, traceback, worker FROM {p}attempt
-WHERE message_id = :message_id AND (:consumer::text IS NULL OR consumer = :consumer::text)
-ORDER BY consumer, source, n LIMIT 1000
+SELECT a.consumer, a.source, a.n, a.at, a.died, a.error_type, a.error, a.traceback, a.worker
+FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
+CROSS JOIN LATERAL (
+    SELECT * FROM {p}attempt a
+    WHERE a.consumer = s.consumer AND a.source = s.source AND a.message_id = :message_id ORDER BY a.n LIMIT 1000
+) a
+ORDER BY a.consumer, a.source, a.n

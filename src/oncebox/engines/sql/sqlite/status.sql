@@ -1,16 +1,30 @@
 -- name: status_queue
+-- Differs by necessity: SQLite has no LATERAL, so the rows of every consumer are capped together.
+WITH RECURSIVE walk(consumer) AS (
+    SELECT (SELECT consumer FROM {p}ledger ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.consumer FROM {p}ledger l WHERE l.consumer > walk.consumer ORDER BY l.consumer LIMIT 1)
+    FROM walk WHERE walk.consumer IS NOT NULL
+), hands(seq) AS (
+    SELECT DISTINCT s.value FROM {p}hand h, json_each(h.seqs) s
+), queued AS (
+    SELECT q.consumer, q.received, q.attempts + q.deaths AS failures,
+           h.seq IS NOT NULL OR (q.token IS NOT NULL AND q.due > {now}) AS in_work
+    FROM (SELECT seq, consumer, received, due, attempts, deaths, token FROM {p}queue ORDER BY seq LIMIT :cap) q
+    LEFT JOIN hands h ON h.seq = q.seq
+)
 SELECT c.consumer,
-       coalesce(sum(q.seq IS NOT NULL AND q.token IS NULL AND q.attempts = 0), 0),
-       coalesce(sum(q.seq IS NOT NULL AND q.token IS NULL AND q.attempts > 0), 0),
-       coalesce(sum(q.token IS NOT NULL), 0),
+       coalesce(sum(NOT q.in_work AND q.failures = 0), 0),
+       coalesce(sum(NOT q.in_work AND q.failures > 0), 0),
+       coalesce(sum(q.in_work), 0)
+       + (SELECT count(*) FROM {p}hand h WHERE h.consumer = c.consumer AND h.message_id IS NOT NULL),
        ({now} - min(q.received)) / 1000000.0
 FROM (
-    SELECT DISTINCT consumer FROM {p}tally WHERE minute > {now} - 86400000000
+    SELECT consumer FROM walk WHERE consumer IS NOT NULL
+    UNION SELECT DISTINCT consumer FROM {p}tally WHERE minute > {now} - 86400000000
     UNION SELECT value FROM json_each(:consumers)
-    UNION SELECT DISTINCT consumer FROM {p}queue
-    UNION SELECT DISTINCT consumer FROM {p}dead
 ) c
-LEFT JOIN (SELECT seq, consumer, token, attempts, received FROM {p}queue LIMIT :cap) q ON q.consumer = c.consumer
+LEFT JOIN queued q ON q.consumer = c.consumer
 GROUP BY c.consumer ORDER BY c.consumer
 
 -- name: status_dead
@@ -18,34 +32,55 @@ SELECT consumer, reason, count(*) FROM (SELECT consumer, reason FROM {p}dead LIM
 GROUP BY consumer, reason ORDER BY consumer, reason
 
 -- name: status_tally
-SELECT consumer, outcome, sum(n) FROM {p}tally
+SELECT consumer, outcome, sum(n),
+       ({now} - (({now} - CAST(:seconds * 1000000 AS INTEGER)) / 60000000 + 1) * 60000000) / 1000000.0
+FROM {p}tally
 WHERE minute > {now} - CAST(:seconds * 1000000 AS INTEGER)
 GROUP BY consumer, outcome ORDER BY consumer, outcome
 
 -- name: status_workers
-SELECT w.id, w.host, w.pid, ({now} - w.heartbeat) / 1000000.0,
-       coalesce((SELECT sum(json_array_length(h.seqs) + (h.message_id IS NOT NULL))
-                 FROM {p}hand h WHERE h.worker = w.id), 0)
+SELECT w.id, w.host, w.pid, ({now} - w.started) / 1000000.0, ({now} - w.heartbeat) / 1000000.0,
+       (SELECT count(*) FROM {p}hand h, json_each(h.seqs) s JOIN {p}queue q ON q.seq = s.value
+        WHERE h.worker = w.id)
+       + (SELECT count(*) FROM {p}hand h WHERE h.worker = w.id AND h.message_id IS NOT NULL)
 FROM {p}worker w ORDER BY w.host, w.pid, w.id
 
+-- name: show_scopes
+-- Differs by necessity: a recursive step takes no LIMIT here, so source is found with a subquery each.
+WITH RECURSIVE ledgers(consumer, source) AS (
+    SELECT * FROM (SELECT consumer, source FROM {p}ledger
+                   WHERE :consumer IS NULL OR consumer = :consumer ORDER BY consumer, source LIMIT 1)
+    UNION ALL
+    SELECT l.consumer, l.source FROM ledgers w JOIN {p}ledger l ON l.seq = (
+        SELECT n.seq FROM {p}ledger n WHERE (n.consumer, n.source) > (w.consumer, w.source)
+          AND (:consumer IS NULL OR n.consumer = :consumer)
+        ORDER BY n.consumer, n.source LIMIT 1)
+)
+SELECT consumer, source FROM ledgers
+UNION SELECT DISTINCT consumer, source FROM {p}attempt WHERE :consumer IS NULL OR consumer = :consumer
+ORDER BY consumer, source LIMIT :cap
+
 -- name: show_ledger
-SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state, r.body,
-       q.seq, q.attempts, q.deaths, q.due, q.token IS NOT NULL, q.due > {now},
-       q.payload, q.headers, q.content_type, q.provenance
+-- each: run once per scope.
+SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerprint, r.body,
+       q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
+       q.token IS NOT NULL AND q.due > {now}
+       OR EXISTS (SELECT 1 FROM {p}hand h, json_each(h.seqs) s WHERE s.value = q.seq)
 FROM {p}ledger l
 LEFT JOIN {p}result r USING (consumer, source, message_id)
 LEFT JOIN {p}queue q ON q.seq = l.seq
-WHERE l.message_id = :message_id AND (:consumer IS NULL OR l.consumer = :consumer)
-ORDER BY l.consumer, l.source LIMIT 100
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
 
 -- name: show_dead
-SELECT consumer, source, message_id, type, fingerprint, received, died, reason, error_type, error, traceback,
-       attempts, payload, headers, content_type, provenance
+-- each: run once per scope.
+SELECT consumer, source, type, received, died, reason, error_type, error, traceback,
+       attempts, fingerprint, payload, headers, content_type, provenance
 FROM {p}dead
-WHERE message_id = :message_id AND (:consumer IS NULL OR consumer = :consumer)
-ORDER BY consumer, source, died LIMIT 100
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+ORDER BY died LIMIT 100
 
 -- name: show_attempts
+-- each: run once per scope.
 SELECT consumer, source, n, at, died, error_type, error, traceback, worker FROM {p}attempt
-WHERE message_id = :message_id AND (:consumer IS NULL OR consumer = :consumer)
-ORDER BY consumer, source, n LIMIT 1000
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+ORDER BY n LIMIT 1000
