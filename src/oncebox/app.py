@@ -121,11 +121,14 @@ class App:
         return self.store.get(reference)
 
     @asynccontextmanager
-    async def running(self, *, only: tuple[str, ...] = PARTS) -> AsyncIterator[Running]:
+    async def running(
+        self, *, only: tuple[str, ...] = PARTS, worker: str | None = None
+    ) -> AsyncIterator[Running]:
         """Run sources, workers and maintenance for the length of the block; drains at its end.
 
-        Fits a FastAPI lifespan. Raises SchemaMissing or SchemaOutdated with the command to run, and
-        ConfigError for what can't work, before anything is received.
+        Fits a FastAPI lifespan. `worker` is this process's name where a parent chose one. Raises
+        SchemaMissing or SchemaOutdated with the command to run, and ConfigError for what can't work,
+        before anything is received.
         """
         await check_schema_async(self.database)
         self._check()
@@ -137,6 +140,7 @@ class App:
             lapse_seconds=self.lapse_seconds,
             drain_seconds=self.drain_seconds,
             load=self.load,
+            worker=worker,
         )
         await running.start()
         try:

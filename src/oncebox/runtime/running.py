@@ -31,6 +31,7 @@ from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_second
 log = logging.getLogger("oncebox")
 
 PARTS = ("sources", "workers")
+DRAIN_LOOK_SECONDS = 0.02
 
 
 class Member(Protocol):
@@ -58,6 +59,7 @@ class Running:
         lapse_seconds: float = 10.0,
         drain_seconds: float = 30.0,
         load: Any = None,
+        worker: str | None = None,
     ) -> None:
         self.database = database
         self.members = list(members)
@@ -66,7 +68,8 @@ class Running:
         self.lapse_seconds = lapse_seconds
         self.drain_seconds = drain_seconds
         self.load = load
-        self.worker = new_worker_id()
+        self.worker = worker or new_worker_id()
+        """This incarnation's name; a parent that reaps its children chooses it."""
         self.tallies = Tallies()
         self._slots = iter(range(1, 1_000_000))
         self._workers: list[ThreadWorker | TaskWorker] = []
@@ -76,6 +79,7 @@ class Running:
         self._feeds: list[Feed] = []
         self._stack = AsyncExitStack()
         self._watchdog = Watchdog()
+        self._hurry = asyncio.Event()
 
     async def start(self) -> None:
         """Open sources and start workers. Raises what a source's topology check or the database says."""
@@ -223,13 +227,8 @@ class Running:
             # What is not started stays un-acked; `give_back` releases it.
             worker.mailbox.items.clear()
             worker.stop()
-        threads = [worker for worker in self._workers if isinstance(worker, ThreadWorker)]
-        loop = asyncio.get_running_loop()
-        if self._worker_tasks:
-            await asyncio.wait(self._worker_tasks, timeout=self.drain_seconds)
+        await self._drained()
         await cancel(self._worker_tasks)
-        for thread in threads:
-            await loop.run_in_executor(None, thread.join, self.drain_seconds)
         await cancel(self._tasks)
         for feed in self._feeds:
             await feed.answer_settled(self.tallies)
@@ -239,6 +238,25 @@ class Running:
         except Exception as error:
             log.debug("last tallies were not written: %s", error)
         await self._stack.aclose()
+
+    def hurry(self) -> None:
+        """Have `stop` wait for nothing more that is in hand: it rolls back, un-acked and uncounted.
+
+        A handler that blocks its thread can't be interrupted; it rolls back when the process ends.
+        """
+        self._hurry.set()
+
+    async def _drained(self) -> None:
+        """Wait until no worker has anything in hand, `drain_seconds` at most."""
+        threads = [worker for worker in self._workers if isinstance(worker, ThreadWorker)]
+        deadline = asyncio.get_running_loop().time() + self.drain_seconds
+        while any(thread.is_alive() for thread in threads) or not all(
+            task.done() for task in self._worker_tasks
+        ):
+            if self._hurry.is_set() or asyncio.get_running_loop().time() > deadline:
+                log.warning("stopped with messages in hand; they roll back and are delivered again")
+                return
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
 
 
 class Receiver:

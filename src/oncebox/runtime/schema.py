@@ -41,6 +41,11 @@ async def check_schema_async(database: Database) -> None:
     judge(database, *await _with_async(database, found))
 
 
+async def verify_schema_async(database: Database) -> None:
+    """As `check_schema_async`, changing nothing: for whoever only reads."""
+    judge(database, *await _with_async(database, flow.inspect(plan(database.dialect, database.schema))))
+
+
 def judge(database: Database, current: int, durability: str) -> None:
     """Compare with what this oncebox works with: its tables, and commits that are on disk when they return."""
     if durability == "off":
