@@ -1,0 +1,304 @@
+"""`Shop`: an app on one kind of driver, with an append-only table of effects that tells once from twice.
+
+`deliver` is what a broker does; `settle` goes on until a handler has had its say, in either mode.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+
+from oncebox import App, Consumer, Message, Outcome, Tx
+from oncebox.brokers.contract import Source
+from oncebox.core.run import Perform, run, run_async
+from oncebox.core.steps import Op
+from oncebox.core.stored import work_batch, work_long
+from oncebox.core.work import Item, Work
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.schema import migrate
+from tests.core.drivers import KINDS, Db, Kind, at_once
+from tests.waiting import eventually, eventually_async
+
+T = TypeVar("T")
+PATIENCE_SECONDS = 20.0
+THREADS = 64
+
+EFFECT = "CREATE TABLE effect (key TEXT NOT NULL, note TEXT NOT NULL)"
+TABLES = ("ledger", "result", "attempt", "queue", "dead", "tally", "worker", "hand")
+
+
+class Call(NamedTuple):
+    """What a body gets: its handler's arguments, whatever the driver."""
+
+    payload: Any
+    message: Any
+    tx: Tx
+    db: Db
+
+
+Body = Callable[[Call], Coroutine[Any, Any, Any]]
+Through = Callable[[Perform], Perform]
+
+
+def event(id: str = "evt-1", *, type: str = "paid", payload: Any = {}, **words: Any) -> Message:  # noqa: A002, B006
+    """A message that any handler here can take."""
+    return Message(id=id, type=type, payload=payload, **words)
+
+
+async def effect(call: Call) -> Any:
+    """The plainest body: one effect per message, its id as the result."""
+    await call.db.effect(call.message.id)
+    return {"effect": call.message.id}
+
+
+class Shop:
+    """An app, its consumers, and what can be seen from outside. Close it."""
+
+    def __init__(self, kind: str, url: str, mode: str = "inline", **app: Any) -> None:
+        self.kind: Kind = KINDS[kind]
+        self.mode = mode
+        self.app = App(f"{self.kind.scheme}://{url.split('://', 1)[1]}", **app)
+        self._pool = ThreadPoolExecutor(THREADS)
+        self._works: dict[tuple[str, int], Work] = {}
+        self._seen: Any = None
+        self.closed = False
+        self._url = url
+        migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
+        if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'effect'"):
+            self.rows(EFFECT)
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        self.closed = True
+        await self.app.aclose()
+        self._pool.shutdown()
+        if self._seen is not None:
+            self._seen.close()
+
+    # Setting up
+
+    def consumer(self, name: str = "billing", source: Source | None = None, **policy: Any) -> Consumer:
+        """A consumer in this shop's mode, without handlers."""
+        return self.app.consumer(name, source, **{"mode": self.mode, **policy})
+
+    def handler(
+        self, consumer: Consumer, *types: str, payload: Any = dict, long: bool = False
+    ) -> Callable[[Body], Body]:
+        """Register a body for these types, as this kind of driver wants it."""
+
+        def register(body: Body) -> Body:
+            consumer.handler(*types, long=long)(self._adapted(body, payload, Message))
+            return body
+
+        return register
+
+    def batch_handler(self, consumer: Consumer, *types: str, payload: Any = dict) -> Callable[[Body], Body]:
+        """Register a body that takes lists."""
+
+        def register(body: Body) -> Body:
+            consumer.batch_handler(*types)(self._adapted(body, list[payload], list[Message]))
+            return body
+
+        return register
+
+    def _adapted(self, body: Body, payload: Any, message: Any) -> Callable[..., Any]:
+        kind = self.kind
+
+        async def waiting(payload, message, tx, conn):  # type: ignore[no-untyped-def]
+            return await body(Call(payload, message, tx, Db(kind, conn)))
+
+        def blocking(payload, message, tx, conn):  # type: ignore[no-untyped-def]
+            return at_once(body(Call(payload, message, tx, Db(kind, conn))))
+
+        adapted: Callable[..., Any] = waiting if kind.is_async else blocking
+        adapted.__annotations__ = {
+            "payload": payload, "message": message, "tx": Tx, "conn": kind.connection
+        }  # fmt: skip
+        return adapted
+
+    def gate(self) -> "Gate":
+        """Something a body can wait for without stopping the others."""
+        return Gate(self.kind.is_async)
+
+    # Delivering
+
+    async def deliver(self, consumer: Consumer, message: Message) -> Outcome:
+        """What a delivery comes to: handled (inline) or stored."""
+        if self.kind.is_async:
+            return await consumer.process(message)
+        return await self.in_thread(partial(consumer.process_sync, message))
+
+    async def deliver_at_once(self, consumer: Consumer, messages: Iterable[Message]) -> list[Outcome]:
+        """Deliver side by side: threads or tasks that start together."""
+        messages = list(messages)
+        if self.kind.is_async:
+            return list(await asyncio.gather(*(consumer.process(message) for message in messages)))
+        barrier = threading.Barrier(len(messages))
+
+        def one(message: Message) -> Outcome:
+            barrier.wait(PATIENCE_SECONDS)
+            return consumer.process_sync(message)
+
+        return list(await asyncio.gather(*(self.in_thread(partial(one, message)) for message in messages)))
+
+    async def work(
+        self, consumer: Consumer, *, slot: int = 1, long: bool = False, suspect: bool = False
+    ) -> list[Item]:
+        """One turn of a stored worker; what it settled."""
+        settled: list[Item] = []
+        flow = work_long if long else partial(work_batch, suspect=suspect)
+        await self.perform(consumer, flow, slot=slot, settled=settled)
+        return settled
+
+    async def work_off(self, consumer: Consumer, *, slot: int = 1) -> list[Item]:
+        """Turns of a stored worker until nothing is due."""
+        settled: list[Item] = []
+        for _ in range(1000):
+            if not await self.perform(consumer, work_batch, slot=slot, settled=settled):
+                return settled
+        raise AssertionError("the queue does not get empty")
+
+    async def settle(self, consumer: Consumer, message: Message) -> Outcome:
+        """Deliver, and in stored mode work, until the message's handler has decided its outcome."""
+        outcome = await self.deliver(consumer, message)
+        if self.mode == "inline":
+            return outcome
+        for _ in range(50):
+            for item in await self.work(consumer):
+                if item.message.id == message.id:
+                    assert item.outcome is not None
+                    return item.outcome
+        raise AssertionError(f"{message.id} was delivered ({outcome.status}), but never handled")
+
+    def work_of(self, consumer: Consumer, slot: int = 1) -> Work:
+        """The state a worker keeps between its turns."""
+        key = (consumer.name, slot)
+        if key not in self._works:
+            self._works[key] = consumer.work(f"worker-{slot}", slot)
+        return self._works[key]
+
+    async def perform(
+        self,
+        consumer: Consumer,
+        flow: Callable[[Work], Op[T]],
+        *,
+        slot: int = 1,
+        settled: list[Item] | None = None,
+        items: list[Item] | None = None,
+        through: Through = lambda perform: perform,
+        keep: Callable[[Item, bool], None] = lambda item, on: None,
+    ) -> T:
+        """Run a flow as a worker would. `items` is what `Next` finds; `through` may intercept steps."""
+        work = self.work_of(consumer, slot)
+        at_hand = list(items or [])
+
+        def hands(session: Any, side: Any) -> Perform:
+            performer = Performer(
+                work,
+                session,
+                side,
+                is_async=self.kind.is_async,
+                next_item=lambda: at_hand.pop(0) if at_hand else None,
+                settle=lambda item: None if settled is None else settled.append(item),
+                keep=keep,
+                load=self.app.load,
+                watchdog=self.app.watchdog,
+            )
+            return through(performer)
+
+        if self.kind.is_async:
+            state = self.app.async_state
+            async with (await state.sessions(consumer.policy)).lend() as session:
+                return await run_async(flow(work), hands(session, state.side))
+
+        def blocking() -> T:
+            state = self.app.sync_state
+            with state.sessions(consumer.policy).lend() as session:
+                return run(flow(work), hands(session, state.side))
+
+        return await self.in_thread(blocking)
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Blocking work, beside the event loop."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    # Looking
+
+    def rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        """Ask the database, on a connection of the observer's own that commits at once."""
+        if self._seen is None:
+            self._seen = (
+                sqlite3.connect(
+                    urlsplit(self._url).path.removeprefix("/"), isolation_level=None, check_same_thread=False
+                )
+                if self.kind.engine == "sqlite"
+                else psycopg.connect(self._url, autocommit=True)
+            )
+        if self.kind.engine != "sqlite":
+            sql = sql.replace("?", "%s")
+        cursor = self._seen.execute(sql, params)
+        return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+
+    def table(self, name: str) -> str:
+        """One of oncebox's tables, as this engine spells it."""
+        return f"oncebox_{name}" if self.kind.engine == "sqlite" else f"oncebox.{name}"
+
+    def count(self, name: str) -> int:
+        """Rows in one of oncebox's tables."""
+        return int(self.rows(f"SELECT count(*) FROM {self.table(name)}")[0][0])
+
+    def effects(self) -> Counter[str]:
+        """How often each key took effect."""
+        return Counter(key for (key,) in self.rows("SELECT key FROM effect"))
+
+    def notes(self) -> list[str]:
+        """What effects say, in the order they were made on one worker."""
+        order = "rowid" if self.kind.engine == "sqlite" else "ctid"
+        return [note for (note,) in self.rows(f"SELECT note FROM effect ORDER BY {order}")]
+
+    def dead(self) -> list[tuple[Any, ...]]:
+        """(id, reason, error type, error) of the dead, by id."""
+        columns = "message_id, reason, error_type, error"
+        return self.rows(f"SELECT {columns} FROM {self.table('dead')} ORDER BY message_id, died")
+
+    def attempts(self, message_id: str) -> list[tuple[Any, ...]]:
+        """(n, died, error type, error, traceback) of every attempt on record."""
+        columns = "n, died, error_type, error, traceback"
+        return self.rows(
+            f"SELECT {columns} FROM {self.table('attempt')} WHERE message_id = ? ORDER BY n", message_id
+        )
+
+
+class Gate:
+    """An event that a body waits for: a thread blocks, a task awaits."""
+
+    def __init__(self, is_async: bool) -> None:
+        self._is_async = is_async
+        self._open = threading.Event()
+        self.reached = threading.Event()
+        """Set when somebody has come to wait."""
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def wait(self) -> None:
+        self.reached.set()
+        if self._is_async:
+            await eventually_async(self._open.is_set, PATIENCE_SECONDS)
+        else:
+            eventually(self._open.is_set, PATIENCE_SECONDS)
+
+    async def reached_by_somebody(self) -> None:
+        """For the test: until a body waits here."""
+        await eventually_async(self.reached.is_set, PATIENCE_SECONDS)
+
+
+def _catalogue(kind: Kind) -> str:
+    return "sqlite_master WHERE name" if kind.engine == "sqlite" else "pg_class WHERE relname"
