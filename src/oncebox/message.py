@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,24 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """How often the broker says it has delivered this, 1 where it does not say."""
     attempt: int = 1
     replay: bool = False
+
+    if TYPE_CHECKING:
+        # What the constructor takes is wider than what the fields hold: it encodes at once.
+        def __init__(
+            self,
+            *,
+            id: str,  # noqa: A002 - the field's own name
+            type: str = "",  # noqa: A002
+            source: str = "",
+            payload: object = b"",
+            headers: Mapping[str, object] | Iterable[tuple[str, object]] = (),
+            key: str | None = None,
+            content_type: str = "application/json",
+            provenance: dict[str, Any] = {},  # noqa: B006 - as msgspec copies it
+            deliveries: int = 1,
+            attempt: int = 1,
+            replay: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr

@@ -139,11 +139,21 @@ def deliver(
 
 def begin(work: Work, item: Item) -> Begin:
     """Open a transaction with the item's claim in it."""
-    message = item.message
-    insert = work.keyed(
-        work.queries.claim, item, type=message.type, fingerprint=item.fingerprint, state=0, lazy=work.lazy
+    token = work.token()
+    return Begin(token, (claiming(work, item, token, lazy=work.lazy),), lazy=work.lazy, carried=True)
+
+
+def claiming(work: Work, item: Item, token: str, *, state: int = 0, lazy: bool = False) -> Call:
+    """The insert that makes the key ours, or changes nothing."""
+    return work.keyed(
+        work.queries.claim,
+        item,
+        type=item.message.type,
+        fingerprint=item.fingerprint,
+        state=state,
+        lazy=lazy,
+        token=token,
     )
-    return Begin(work.token(), (insert,), lazy=work.lazy)
 
 
 def claim(work: Work, item: Item) -> Op[Opened | None]:
@@ -310,18 +320,7 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
         calls: tuple[Call, ...] = (work.withdraw(),) if item.marked else ()
         if verdict.fate is not Fate.RETRY:
             state = STATE_DISCARDED if verdict.fate is Fate.DISCARDED else 0
-            changed = yield Execute(
-                (
-                    work.keyed(
-                        work.queries.claim,
-                        item,
-                        type=item.message.type,
-                        fingerprint=item.fingerprint,
-                        state=state,
-                        lazy=False,
-                    ),
-                )
-            )
+            changed = yield Execute((claiming(work, item, token, state=state),))
             if not changed:
                 # Another delivery of it came through meanwhile; that one's outcome stands.
                 yield Rollback()

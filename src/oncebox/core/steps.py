@@ -36,12 +36,14 @@ class Begin(Step, frozen=True, gc=False):
 
     Reply: the number of rows the last call changed (0 without calls).
     `lazy` does not wait for the disk at commit. `lock_ms` bounds every lock wait in it.
+    `carried`: the first call sets the token by itself.
     """
 
     token: str
     calls: tuple[Call, ...] = ()
     lazy: bool = False
     lock_ms: int = 0
+    carried: bool = False
 
 
 class Execute(Step, frozen=True, gc=False):

@@ -29,7 +29,7 @@ from oncebox.core.failure import (
     lost_too_often,
     record_attempt,
 )
-from oncebox.core.inline import known_outcome, vouch
+from oncebox.core.inline import claiming, known_outcome, vouch
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.steps import (
     Begin,
@@ -141,11 +141,8 @@ def receive_refused(work: Work, item: Item) -> Op[None]:
     assert item.refusal is not None
     reason, error = item.refusal
     token = work.token()
-    claim = work.keyed(
-        work.queries.claim, item, type=item.message.type, fingerprint=item.fingerprint, state=0, lazy=False
-    )
     try:
-        changed = yield Begin(token, (claim,))
+        changed = yield Begin(token, (claiming(work, item, token),), carried=True)
         if changed:
             yield Commit(token, (bury(work, item, reason, error, 0),))
             item.outcome = Outcome(Status.DEAD, error=error, reason=reason)

@@ -43,9 +43,17 @@ class AsyncpgSession(PostgresSession):
             session = cls(raw, queries, settings, pooled)
             if statements := session.opening_statements():
                 await raw.execute(statements)
+                await session._prepare()
         except (asyncpg.PostgresError, *_LOST) as error:
             raise unreachable(error) from None
         return session
+
+    async def _prepare(self) -> None:
+        try:
+            await self.raw.execute(postgresql.prepare(self.queries))
+            self.prepared = postgresql.PREPARED
+        except asyncpg.PostgresError:
+            self.prepared = frozenset()  # no tables yet: the first statement says so
 
     def begin(self, step: Begin) -> Any:
         self._open()

@@ -78,7 +78,13 @@ class PostgresSession:
     pooled = False
     """Behind a transaction pooler: nothing may be set on the session, it is shared."""
 
+    prepared: frozenset[str] = frozenset()
+    """Names of queries this session has prepared."""
     settings: Settings
+
+    @property
+    def _begin(self) -> str:
+        return postgresql.BEGIN_EXPLICIT if self.pooled else "BEGIN"
 
     def _script(self, text: str, *, committing: bool = False) -> Any:
         """Send one message; the number of rows its last statement changed."""
@@ -89,7 +95,7 @@ class PostgresSession:
         raise NotImplementedError
 
     def begin(self, step: Begin) -> Any:
-        return self._script(postgresql.begin(self._bounded(step)))
+        return self._script(postgresql.begin(self._bounded(step), self.prepared, self._begin))
 
     def execute(self, step: Execute) -> Any:
         return self._script(postgresql.script(step.calls))
@@ -117,7 +123,7 @@ class PostgresSession:
     def commit(self, step: Commit) -> Any:
         if step.then is not None:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
-        return self._script(postgresql.commit(step), committing=True)
+        return self._script(postgresql.commit(step, self.prepared, self._begin), committing=True)
 
     def handle(self) -> Any:
         """What the handler works with."""
@@ -147,6 +153,8 @@ class PostgresSession:
             return ""
         idle = int(self.settings.idle_timeout_seconds * 1000)
         statements = [
+            "SET default_transaction_isolation = 'read committed'",
+            "SET default_transaction_read_only = off",
             "SET tcp_keepalives_idle = 15",
             "SET tcp_keepalives_interval = 5",
             "SET tcp_keepalives_count = 3",

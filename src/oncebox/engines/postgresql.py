@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from oncebox import errors
+from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit
 from oncebox.engines.queries import columns
 
 SAVE = "RELEASE SAVEPOINT oncebox; SAVEPOINT oncebox"
 SAVE_FIRST = "SAVEPOINT oncebox"
 RESTORE = "ROLLBACK TO SAVEPOINT oncebox"
+BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""For sessions whose defaults are not ours to know."""
+PREPARED = frozenset({"claim"})
 
 _UNAVAILABLE = ("08", "57P", "53300", "25P03", "58", "XX000")
 
@@ -51,42 +55,55 @@ def parameters(call: Call) -> dict[str, Any]:
     return params if rows is None else {**params, **columns(rows)}
 
 
-def text(call: Call) -> str:
-    """The call as SQL with literals."""
-    pieces = call.query.pieces
+def text(call: Call, prepared: frozenset[str] = frozenset()) -> str:
+    """The call as SQL with literals; one that the session has prepared is only named."""
+    query = call.query
+    if query.name in prepared:
+        values = ",".join([literal(call.params[name]) for name in query.names])
+        return f"EXECUTE oncebox_{query.name}({values})"
+    pieces = query.pieces
     if len(pieces) == 1:
         return pieces[0]
     params = parameters(call)
     return "".join([literal(params[piece]) if n & 1 else piece for n, piece in enumerate(pieces)])
 
 
-def script(calls: tuple[Call, ...]) -> str:
+def script(calls: tuple[Call, ...], prepared: frozenset[str] = frozenset()) -> str:
     """Several calls as one message."""
-    return "; ".join(map(text, calls))
+    return "; ".join([text(call, prepared) for call in calls])
 
 
-def begin(step: Begin) -> str:
+def prepare(queries: Queries) -> str:
+    """What a session of our own prepares: the claim, which every message plans anew otherwise."""
+    return "; ".join(
+        [f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)]
+    )
+
+
+def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
-    parts = [f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL oncebox.claim = '{step.token}'"]
+    parts = [how]
+    if not step.carried:
+        parts.append(f"SET LOCAL oncebox.claim = '{step.token}'")
     if step.lazy:
         parts.append("SET LOCAL synchronous_commit = off")
     if step.lock_ms:
         parts.append(f"SET LOCAL lock_timeout = {step.lock_ms}")
     if step.calls:
-        parts.append(script(step.calls))
+        parts.append(script(step.calls, prepared))
     return "; ".join(parts)
 
 
-def commit(step: Commit) -> str:
+def commit(step: Commit, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
     parts = [script(step.calls)] if step.calls else []
     parts.append(
-        f"SELECT 1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{step.token}')::int; "
-        f"SET LOCAL oncebox.finished = '{step.token}'; COMMIT"
+        f"SELECT set_config('oncebox.finished', '{step.token}', true), "
+        f"1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{step.token}')::int; COMMIT"
     )
     if step.then is not None:
-        parts.append(begin(step.then))
+        parts.append(begin(step.then, prepared, how))
     return "; ".join(parts)
 
 
@@ -97,6 +114,10 @@ def translate(sqlstate: str | None, *, committing: bool = False) -> errors.Onceb
             return errors.CommitUnknown("the connection was lost during COMMIT; it may have happened")
         return errors.DatabaseUnavailable("the database connection was lost")
     match sqlstate:
+        case "26000":
+            return errors.Conflict(
+                "a prepared statement was deallocated by somebody else; it is prepared again"
+            )
         case "40001" | "40P01":
             return errors.Conflict(f"the database asks to run this transaction again ({sqlstate})")
         case "55P03":
