@@ -54,7 +54,7 @@ class App:
     ) -> None:
         self._config = _config.load(config)
         self._database = _database(database, schema or self._config.schema)
-        self._schema = schema or self._config.schema
+        self.schema = schema or self._config.schema
         self.store = store
         self.heartbeat_seconds = heartbeat_seconds
         self.lapse_seconds = lapse_seconds
@@ -104,12 +104,12 @@ class App:
                     f"App('postgresql://…') or {DATABASE_VARIABLE} (a silent SQLite file in each container would "
                     "be a ledger in each container)"
                 )
-            self._database = Database(DEFAULT_DATABASE, schema=self._schema)
+            self._database = Database(DEFAULT_DATABASE, schema=self.schema)
         return self._database
 
     def handle_kinds(self) -> frozenset[HandleKind]:
         """Which connections handlers may ask for."""
-        database = self._database or Database(DEFAULT_DATABASE, schema=self._schema)
+        database = self._database or Database(DEFAULT_DATABASE, schema=self.schema)
         return cast("frozenset[HandleKind]", database.handle_kinds())
 
     def load(self, reference: str) -> bytes:

@@ -15,9 +15,11 @@ from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session
 from oncebox.identity import Identity
+from oncebox.inbox import Inbox
 from oncebox.message import NAME_BYTES_MAX, Message, check_text
 from oncebox.runtime.handlers import compile_handler
 from oncebox.runtime.intake import Intake
+from oncebox.runtime.joined import handle_joined, handle_joined_async, store_joined, store_joined_async
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
 
@@ -95,9 +97,11 @@ class Consumer:
         With a handle (see the guard) it joins the caller's transaction, and the caller commits.
         Raises DatabaseUnavailable when the database can't be reached: the outcome is then not known.
         """
-        if handle is not None:
-            return await self.app.joined(self).process(message, handle)
         item = self._item(message, needs_async=True)
+        if handle is not None:
+            if self.policy.mode == "stored":
+                return await store_joined_async(self.app.schema, self.name, self.policy, item, handle)
+            return await handle_joined_async(self._inbox(), item, handle)
         state = self.app.async_state
         async with (await state.sessions(self.policy)).lend() as session:
             performer = self._performer(session, state.side, True)
@@ -109,9 +113,11 @@ class Consumer:
 
     def process_sync(self, message: Message, handle: Any = None) -> Outcome:
         """The same for plain `def` handlers, and outside an event loop."""
-        if handle is not None:
-            return self.app.joined(self).process_sync(message, handle)
         item = self._item(message, needs_async=False)
+        if handle is not None:
+            if self.policy.mode == "stored":
+                return store_joined(self.app.schema, self.name, self.policy, item, handle)
+            return handle_joined(self._inbox(), item, handle)
         state = self.app.sync_state
         with state.sessions(self.policy).lend() as session:
             performer = self._performer(session, state.side, False)
@@ -120,6 +126,9 @@ class Consumer:
         if self.app.tallies.is_due():
             state.side(self._tally())
         return outcome
+
+    def _inbox(self) -> Inbox:
+        return Inbox(self.name, self.app.schema, fingerprint=self.policy.fingerprint)
 
     def _counted(self, item: Item) -> Outcome:
         assert item.outcome is not None

@@ -99,7 +99,7 @@ def test_what_is_not_asked_for_is_not_decoded() -> None:
 
     handler = plan(handle)
     assert handler.decode(Message(id="1", payload=b"\xff")) is None
-    assert not handler.wants_handle
+    assert handler.handle is None
     assert called(handle) == "m-1"
     assert called(lambda: "nothing asked") == "nothing asked"
 

@@ -29,6 +29,10 @@ class Query:
         self.pieces = tuple(_PARAM.split(text))
         """Text, name, text, name, … text: for literals."""
 
+    def parts(self) -> list[Query]:
+        """Its statements as queries of their own, for a handle that takes one at a time."""
+        return [Query(f"{self.name}_{n}", text, self.each) for n, text in enumerate(self.statements, 1)]
+
     def __repr__(self) -> str:
         return f"<Query {self.name}>"
 

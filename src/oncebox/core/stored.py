@@ -68,7 +68,7 @@ def receive(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
 
 
 def _store(work: Work, items: list[Item]) -> Op[None]:
-    store = Fetch(_rows_to_store(work, items))
+    store = Fetch(rows_to_store(work, items))
     if work.marks_first:
         token = work.token()
         try:
@@ -92,7 +92,8 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
         yield from _already_known(work, known)
 
 
-def _rows_to_store(work: Work, items: list[Item]) -> Call:
+def rows_to_store(work: Work, items: list[Item]) -> Call:
+    """The call that puts items into ledger and queue, and returns those that were new."""
     rows = [
         {
             "source": item.message.source,

@@ -98,6 +98,9 @@ class PsycopgSession(PostgresSession):
             self.broken = self.raw.closed
             raise translated(error) from error
 
+    def failed(self) -> bool:
+        return self.raw.info.transaction_status == TransactionStatus.INERROR
+
     def in_transaction(self) -> bool:
         return self.raw.info.transaction_status != TransactionStatus.IDLE
 
@@ -175,6 +178,9 @@ class AsyncPsycopgSession(PostgresSession):
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
+
+    def failed(self) -> bool:
+        return self.raw.info.transaction_status == TransactionStatus.INERROR
 
     def in_transaction(self) -> bool:
         return self.raw.info.transaction_status != TransactionStatus.IDLE

@@ -35,7 +35,8 @@ class Session(Protocol):
     def rollback(self) -> Any: ...
     def side(self, call: Call) -> Any: ...
     def vouch(self, call: Call) -> Any: ...
-    def handle(self) -> Any: ...
+    def handle(self, kind: str | None = None) -> Any: ...
+    def handled(self) -> Any: ...
     def explain(self, error: BaseException) -> BaseException: ...
     def cancel(self) -> None: ...
     def close(self) -> Any: ...
@@ -125,9 +126,18 @@ class PostgresSession:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
         return self._script(postgresql.commit(step, self.prepared, self._begin), committing=True)
 
-    def handle(self) -> Any:
-        """What the handler works with."""
+    def handle(self, kind: str | None = None) -> Any:
+        """What the handler works with; `kind` is what it annotated."""
         return self.raw
+
+    def handled(self) -> Any:
+        """The handler has returned. Its swallowed error is its own, not its neighbour's in a batch."""
+        if self.failed():
+            raise postgresql.translate("25P02")
+
+    def failed(self) -> bool:
+        """Whether the open transaction can only be rolled back, as the client library knows it."""
+        return False
 
     def cancel(self) -> None:
         """Interrupt the running statement, from another thread."""

@@ -70,10 +70,18 @@ class SqliteSession:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    def handle(self) -> sqlite3.Connection:
+    def handle(self, kind: str | None = None) -> sqlite3.Connection:
         """The connection, from now on not allowed to begin, commit or roll back by itself."""
         self._ours = False
         return self.raw
+
+    def handled(self) -> None:
+        """The handler has returned. Its swallowed error is its own, not its neighbour's in a batch."""
+        try:
+            if not self.raw.in_transaction:
+                raise self._aborted()
+        except sqlite3.ProgrammingError as error:
+            raise self.explain(error) from error
 
     def begin(self, step: Begin) -> Any:
         self._take_turn(self.settings.lock_timeout_seconds)

@@ -39,7 +39,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool
     """Takes lists: `call` gets the decoded payloads and the messages of a whole batch."""
     long: bool
-    wants_handle: bool
+    handle: HandleKind | None
+    """The kind of connection or session it annotates, or None."""
     decode: Callable[[Message], Any]
     """One message's payload, as annotated; `UndecodablePayload` if it does not fit. None if not asked for."""
     call: Call
@@ -73,7 +74,7 @@ def compile_handler(
         is_async=is_async,
         batch=batch,
         long=long,
-        wants_handle=_HANDLE in plan.served,
+        handle=plan.handle,
         decode=(lambda message: None) if decode is None else (lambda message: decode(message.payload)),
         call=_caller(function, plan, name),
     )
@@ -90,6 +91,7 @@ class _Plan:
         self.positions: list[int] = []
         self.names: dict[str, int] = {}
         self.served: dict[int, str] = {}
+        self.handle: HandleKind | None = None
 
     def serve(self, parameters: Sequence[Parameter]) -> None:
         # A default steps back for a parameter that must have the payload: a `note: str = ""`
@@ -157,6 +159,7 @@ class _Plan:
         kind = handle_kind(parameter.annotation)
         assert kind is not None
         if kind in self.database and fits(kind, self.is_async):
+            self.handle = kind
             return
         if kind in self.database:
             colour = "async def" if self.is_async else "def"

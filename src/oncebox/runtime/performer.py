@@ -17,6 +17,7 @@ from oncebox.core.steps import Call, Step
 from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
 from oncebox.message import Message
+from oncebox.runtime.sessions import finished
 from oncebox.runtime.watchdog import Watchdog
 
 CLAIM_CHECK = "oncebox-claim-check"
@@ -101,7 +102,9 @@ class Performer:
         if self.watchdog is not None:
             self.watchdog.enter(self.session, started + self.timeout_seconds)
         try:
-            result = step.items[0].handler.call(payload, message, tx, self.session.handle())
+            handler = step.items[0].handler
+            result = handler.call(payload, message, tx, self.session.handle(handler.handle))
+            self.session.handled()
         except (Exception, SystemExit) as error:
             if time.monotonic() - started > self.timeout_seconds:
                 raise self._late(step) from error
@@ -121,7 +124,10 @@ class Performer:
         limit = asyncio.timeout(self.timeout_seconds)
         try:
             async with limit:
-                return await step.items[0].handler.call(payload, message, tx, self.session.handle())
+                handler = step.items[0].handler
+                result = await handler.call(payload, message, tx, self.session.handle(handler.handle))
+                await finished(self.session.handled())
+                return result
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise self._late(step) from error

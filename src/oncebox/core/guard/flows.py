@@ -18,6 +18,7 @@ from oncebox.message import MessageKey
 _UNFINISHED = 1
 _STATES = ("done", "unfinished", "discarded", "stale", "suppressed")
 _SAVEPOINT = "oncebox_claim_"
+_MARKED = " oncebox:"
 _serials = itertools.count(1)
 
 
@@ -102,14 +103,12 @@ def leave(
 
 def _finish(answer: Answer, key: MessageKey, body: bytes | None) -> Op[None]:
     """The block ended well: its transaction must be the same, and its result is kept."""
-    if answer.first:
+    if answer.mark:
         yield from verify(key, answer.mark)
-        if body is not None:
-            yield Execute((Call(answer.queries.keep_result, _params(key) | {"body": body}),))
-    else:
-        view: View = yield Look()
-        if view.failed:
-            raise refusals.aborted(key)
+    elif (yield Look()).failed:
+        raise refusals.aborted(key)
+    if body is not None:
+        yield Execute((Call(answer.queries.keep_result, _params(key) | {"body": body}),))
 
 
 def _fail(answer: Answer, key: MessageKey) -> Op[bool]:
@@ -146,6 +145,8 @@ def _answered(queries: Queries, entry: Entry, row: Sequence[Any], savepoint: str
         yield Hold(entry.key, savepoint)
         return Answer(queries, True, mark=_text(mark) or savepoint)
     answer = Answer(queries, False, state=_STATES[state], body=None if body is None else bytes(body))
+    # A duplicate leaves no mark, but a claim before it may have: what is lost in its block is that.
+    answer.mark = (yield Look()).mark.partition(_MARKED)[2]
     clash = entry.clash(_text(stored_type), bytes(stored_fingerprint))
     if clash:
         answer.error = refusals.conflict(entry.key, clash)
@@ -195,7 +196,7 @@ def _carries(current: str, mark: str) -> bool:
     A lower number than the claim's means that a savepoint took the claim along.
     """
     transaction, _, claimed = mark.partition(".")
-    now, _, latest = current.rpartition(":")[2].partition(".")
+    now, _, latest = current.rpartition(_MARKED)[2].partition(".")
     return now == transaction and latest.isdigit() and int(latest) >= int(claimed)
 
 
