@@ -55,8 +55,8 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duplicates(self) -> int:
-        """Deliveries in the window that were known already."""
-        return self.outcomes.get(Status.DUPLICATE, 0)
+        """Deliveries in the window of messages that were known already, finished or still in the queue."""
+        return self.outcomes.get(Status.DUPLICATE, 0) + self.outcomes.get(Status.WAITING, 0)
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,14 +266,15 @@ def instant(value: Any) -> datetime:
 class Reader:
     """Asks a database, on a connection that is opened when it is first needed and again after a loss."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, settings: Settings | None = None) -> None:
         self.database = database
+        self.settings = settings or Settings()
         self._session: Session | None = None
 
     async def ask(self, op: Op[T]) -> T:
         """The answer, or the error the database gave; the next question then starts afresh."""
         if self._session is None:
-            self._session = await self.database.connect_async(Settings())
+            self._session = await self.database.connect_async(self.settings)
         steps = database_steps(self._session)
         try:
             return await run_async(op, lambda step: steps[type(step)](step))
