@@ -1,0 +1,114 @@
+"""The commands, put together. Nothing here does anything by itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from oncebox import __version__
+from oncebox.cli import failure
+from oncebox.cli.run import run_command as run_app
+from oncebox.cli.schema import migrate_command, print_command
+from oncebox.cli.show import show_command
+from oncebox.cli.status import status_command
+from oncebox.cli.teach import teach
+from oncebox.errors import ConfigError, OnceboxError
+
+_TRY = "Try it"
+_RUN = "Run"
+_LOOK = "Look"
+_TABLES = "Tables"
+
+app = typer.Typer(
+    name="oncebox",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+schema_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The tables as SQL text.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"oncebox {__version__}")
+        raise typer.Exit
+
+
+def oncebox(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Each message takes effect once, in your own database, however often a broker delivers it.
+
+    [bold]The first minute[/]
+
+      oncebox demo                           see what kill -9 and duplicates do
+      oncebox migrate --app shop:app         create the tables
+      oncebox run shop:app                   run `app` in shop.py
+      oncebox status --app shop:app --watch  see how it does
+      oncebox show evt-42 --app shop:app     all that is kept of one message
+
+    Commands find the database by --database URL (or @file), else by --app module:app or ONCEBOX_APP, else by
+    ONCEBOX_DATABASE_URL. Each takes --json. Exit codes: 0 done, 1 failed, 2 something must be changed first.
+    """
+
+
+app.callback(help=teach(oncebox))(oncebox)
+
+
+@app.command(
+    "demo",
+    rich_help_panel=_TRY,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def demo(context: typer.Context) -> None:
+    """See payments lost and doubled by kill -9 and duplicates, then the same with oncebox."""
+    # Options and help are the demo's own; it is loaded only when it is asked for.
+    if find_spec("oncebox.demo") is None:
+        raise ConfigError(
+            "this installation of oncebox has no demo; install it from PyPI: pip install oncebox"
+        )
+    from oncebox.demo.command import demo_command
+
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single.command("demo")(demo_command)
+    single(context.args, prog_name="oncebox demo")
+
+
+app.command("run", help=teach(run_app), rich_help_panel=_RUN)(run_app)
+app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
+app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
+app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
+schema_app.command("print", help=teach(print_command))(print_command)
+
+
+@schema_app.callback()
+def schema() -> None:
+    """The tables as SQL text, for migrations that are run by others."""
+
+
+app.add_typer(schema_app, name="schema", rich_help_panel=_TABLES)
+
+
+def run_command() -> int:
+    """Parse, perform, and turn what went wrong into one line; the exit code."""
+    debug = "--debug" in sys.argv[1:] or os.environ.get("ONCEBOX_DEBUG", "") not in ("", "0")
+    try:
+        app(prog_name="oncebox")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BrokenPipeError:
+        # `oncebox show … | head`: the reader has gone; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failure.FAILED
+    except (OnceboxError, Exception) as error:
+        return failure.report(error, debug=debug)
+    return 0

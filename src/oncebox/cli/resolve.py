@@ -1,0 +1,149 @@
+"""From what a person typed to an app and a database, or one line that says what is wrong with it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from oncebox.app import DATABASE_VARIABLE, App
+from oncebox.config import load
+from oncebox.drivers.database import Database
+from oncebox.errors import ConfigError, DatabaseUnavailable, OnceboxError, SchemaMissing
+
+APP_VARIABLE = "ONCEBOX_APP"
+
+
+class Target:
+    """The database a command works on, where its name came from, and the app if that named it."""
+
+    def __init__(self, database: Database, origin: str, app: App | None = None) -> None:
+        self.database = database
+        self.origin = origin
+        self.app = app
+
+    @property
+    def consumers(self) -> list[str]:
+        """Names to list even when the database has not heard of them."""
+        return sorted(self.app.consumers) if self.app is not None else []
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Have a failed connection say which database it was, and who named it."""
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            error.add_note(f"tried {self.database.place}, named by {self.origin}")
+            raise
+
+    def must_exist(self) -> None:
+        """Opening a SQLite file makes one; whoever only reads must not. SchemaMissing when there is none."""
+        path = Path(self.database.place.removeprefix("sqlite:///"))
+        if self.database.dialect == "sqlite" and not path.exists():
+            raise SchemaMissing(
+                f"no SQLite file {str(path)!r}, named by {self.origin}; check the path, or run: oncebox migrate"
+            )
+
+
+def find_target(database: str | None, app: str | None, schema: str | None = None) -> Target:
+    """`--database`, else the app of `--app` or ONCEBOX_APP, else ONCEBOX_DATABASE_URL; else ConfigError."""
+    if database is not None:
+        url, origin = _url(database)
+        return Target(Database(url, schema=schema or load().schema), origin)
+    if app is not None:
+        found = find_app(app)
+        if schema is not None and schema != found.database.schema:
+            raise ConfigError(
+                f"--schema {schema} differs from the app's own, {found.database.schema}; leave it out with --app"
+            )
+        return Target(found.database, f"the app {app}", found)
+    if url := os.environ.get(DATABASE_VARIABLE, ""):
+        return Target(Database(url, schema=schema or load().schema), DATABASE_VARIABLE)
+    raise ConfigError(
+        f"no database named; give --database URL (or --database @file), --app module:app, or set {DATABASE_VARIABLE}"
+    )
+
+
+def _url(given: str) -> tuple[str, str]:
+    """The URL and who named it. A file keeps passwords out of the process list and the shell's history."""
+    if not given.startswith("@"):
+        return given, "--database"
+    file = Path(given[1:])
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ConfigError(f"--database {given}: the file can't be read ({reason})") from None
+    if len(lines) != 1:
+        raise ConfigError(f"--database {given}: the file should hold one database URL and nothing else")
+    return lines[0], f"--database {given}"
+
+
+def find_app(reference: str) -> App:
+    """The App that `module:name` names, with the current folder importable; ConfigError says what is wrong."""
+    module_name, colon, path = reference.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigError(
+            f"{reference!r} names no app: write module:name, as in shop:app for `app` in shop.py"
+        )
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found = _import(module_name)
+    for step in path.split("."):
+        try:
+            found = getattr(found, step)
+        except AttributeError:
+            raise ConfigError(
+                f"{reference}: {module_name!r} has no {path!r}{_instead(module_name)}"
+            ) from None
+    if not isinstance(found, App):
+        kind = type(found).__name__
+        raise ConfigError(f"{reference} is a {kind}, not an oncebox App{_instead(module_name)}")
+    return found
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except OnceboxError as error:
+        error.add_note(f"raised while importing {name}{_place(error)}")
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"no module {error.name!r} here or on the Python path; run this where {error.name}.py is, "
+                "or set PYTHONPATH"
+            ) from error
+        raise ConfigError(
+            f"importing {name} failed: {error}{_place(error)}; install it, or fix the import"
+        ) from error
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ConfigError(
+            f"importing {name} failed: {what}{_place(error)}; --debug shows the traceback"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """` (shop.py:3)`: the innermost line of code that is neither installed nor the import system's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}:{error.lineno})"
+    ours = str(Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = Path(frame.filename).parts
+        if not frame.filename.startswith((ours, "<")) and not {"site-packages", "importlib"} & set(parts):
+            return f" ({parts[-1]}:{frame.lineno})"
+    return ""
+
+
+def _instead(module_name: str) -> str:
+    """`; did you mean …?`, where the module has apps under other names."""
+    module = sys.modules.get(module_name)
+    names = [name for name, value in vars(module).items() if isinstance(value, App)] if module else []
+    return f"; did you mean {module_name}:{min(names)}?" if names else ""

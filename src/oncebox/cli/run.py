@@ -1,0 +1,200 @@
+"""`oncebox run module:app`: the app at work, in one process or in several under a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from oncebox import __version__
+from oncebox.app import App
+from oncebox.cli.failure import MISUSED, exit_code, explain
+from oncebox.cli.logs import Level, set_up
+from oncebox.cli.options import DebugOption
+from oncebox.cli.output import print_json
+from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
+from oncebox.cli.stopping import Stopping, leave
+from oncebox.errors import ConfigError, OnceboxError
+from oncebox.runtime.running import PARTS, Running
+from oncebox.runtime.schema import check_schema_async
+from oncebox.runtime.supervisor import CONFIG_EXIT, WORKER_VARIABLE, Supervisor
+
+log = logging.getLogger("oncebox")
+
+_LOGS = "Logs (to standard error)"
+WORKERS_MAX = 256
+
+
+def run_command(
+    reference: Annotated[
+        str | None,
+        typer.Argument(metavar="MODULE:APP", help="Where the app is: shop:app is `app` in shop.py."),
+    ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", envvar=APP_VARIABLE, help="The same, as an option."),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=1,
+            max=WORKERS_MAX,
+            metavar="N",
+            envvar="ONCEBOX_WORKERS",
+            help="Processes to run.",
+        ),
+    ] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="PART",
+            help="Run only sources (receiving; an inline message is handled where it is received) or only "
+            "workers (handling what is stored). Repeat it, or separate by commas.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        Level, typer.Option("--log-level", envvar="ONCEBOX_LOG_LEVEL", rich_help_panel=_LOGS)
+    ] = Level.INFO,
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            "--log-json", envvar="ONCEBOX_LOG_JSON", help="One JSON object per line.", rich_help_panel=_LOGS
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on standard output when it has ended.")
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run an app: receive, handle, commit, ack, until it is asked to stop.
+
+    The first SIGTERM or Ctrl-C drains: nothing more is received, what is in hand finishes and is acked,
+    the rest stays un-acked for others. The second stops at once: what is in hand rolls back, uncounted.
+    Many machines may run the same command against one database.
+
+    [bold]Examples[/]
+
+      oncebox run shop:app
+      oncebox run shop:app --workers 4 --log-json
+      oncebox run shop:app --only sources        # here, and elsewhere:
+      oncebox run shop:app --only workers --workers 8
+    """
+    set_up(log_level, as_json=log_json)
+    worker = os.environ.pop(WORKER_VARIABLE, None)
+    try:
+        named = _one_of(reference, app)
+        parts = _parts(only or [])
+        found = find_app(named)
+        ended = Ended(named, workers, as_json=as_json and worker is None)
+        with Target(found.database, f"the app {named}").named():
+            if workers > 1 and worker is None:
+                # The parent only starts, counts and waits; uvloop would gain nothing here.
+                asyncio.run(_supervise(found, _child(named, parts, log_level, log_json), workers, ended))
+            else:
+                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                    runner.run(_serve(found, named, parts, worker, ended))
+    except OnceboxError as error:
+        if worker is not None and exit_code(error) == MISUSED:
+            log.error("%s", explain(error))
+            raise typer.Exit(CONFIG_EXIT) from None
+        raise
+
+
+class Ended:
+    """Says how the run ended, as JSON if that is wanted, and ends the process if it can't wait."""
+
+    def __init__(self, app: str, workers: int, *, as_json: bool) -> None:
+        self._document = {"app": app, "workers": workers}
+        self._as_json = as_json
+        self._started = time.monotonic()
+
+    def report(self, stopping: Stopping) -> None:
+        """Called on the loop, before it closes: closing it waits for threads that a handler may block."""
+        at_once = stopping.exit_code != 0
+        log.log(logging.WARNING if at_once else logging.INFO, "stopped%s", " at once" if at_once else "")
+        if self._as_json:
+            seconds = round(time.monotonic() - self._started, 3)
+            print_json({**self._document, "ended": "at once" if at_once else "drained", "seconds": seconds})
+        if at_once:
+            leave(stopping.exit_code)
+
+
+def _one_of(reference: str | None, app: str | None) -> str:
+    """The argument, else the option; ONCEBOX_APP stands in for either."""
+    if reference is None and app is None:
+        raise ConfigError(f"no app named; write: oncebox run module:app (or set {APP_VARIABLE})")
+    return reference or app or ""
+
+
+def _parts(only: list[str]) -> tuple[str, ...]:
+    chosen = [part.strip() for words in only for part in words.split(",")]
+    for part in chosen:
+        if part not in PARTS:
+            raise ConfigError(f"--only {part}: the parts are {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in chosen) or PARTS
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed (oncebox[fast]), else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(app: App, named: str, parts: tuple[str, ...], worker: str | None, ended: Ended) -> None:
+    """Run until asked to stop."""
+    asked = asyncio.Event()
+    running: Running | None = None
+    starting = asyncio.current_task()
+    assert starting is not None
+
+    def hurry() -> None:
+        asked.set()
+        if running is not None:
+            running.hurry()
+        else:
+            starting.cancel()
+
+    stopping = Stopping(asked.set, hurry)
+    (stopping.listen if worker is None else stopping.obey)()
+    try:
+        async with app.running(only=parts, worker=worker) as running:
+            consumers = ", ".join(sorted(app.consumers)) or "no consumers"
+            place = app.database.place
+            log.info(
+                "oncebox %s runs %s (%s) on %s: %s", __version__, named, " + ".join(parts), place, consumers
+            )
+            await asked.wait()
+            log.info("stopping: nothing more is received, what is in hand finishes")
+    except asyncio.CancelledError:
+        if not stopping.exit_code:
+            raise
+    ended.report(stopping)
+
+
+async def _supervise(app: App, command: list[str], workers: int, ended: Ended) -> None:
+    """Look after children until asked to stop, or until they can't start as they are told to."""
+    await check_schema_async(app.database)
+    supervisor = Supervisor(app.database, command, workers, drain_seconds=app.drain_seconds)
+    stopping = Stopping(supervisor.drain, supervisor.stop)
+    stopping.listen()
+    log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
+    if not await supervisor.run():
+        raise ConfigError("a worker process could not start; its own log line above says what to change")
+    ended.report(stopping)
+
+
+def _child(named: str, parts: tuple[str, ...], level: Level, log_json: bool) -> list[str]:
+    """A child's command: a fresh interpreter, told everything by arguments and environment."""
+    command = [sys.executable, "-m", "oncebox.cli", "run", named, "--only", ",".join(parts), "--workers", "1"]
+    return [*command, "--log-level", level, *(["--log-json"] if log_json else [])]
