@@ -26,7 +26,8 @@ def claim(schema: str, entry: Entry) -> Op[Answer]:
     """Insert the key, or say what is known about it. One statement where the key is new."""
     queries: Queries = yield Join(schema)
     serial = next(_serials)
-    rows = yield Fetch(Call(queries.guard_claim, _row(entry) | _mark(serial)))
+    params = _params(entry.key) | _contents(entry) | _mark(serial)
+    rows = yield Fetch(Call(queries.guard_claim, params))
     if not rows:
         rows = [row[2:] for row in (yield from _look_up(queries, [entry.key]))]
     if not rows:
@@ -45,7 +46,10 @@ def claim_many(schema: str, entries: Sequence[Entry]) -> Op[list[Answer]]:
     for entry in entries:
         firsts.setdefault(entry.key, entry)
     # Sorted: two batches that insert the same ids in different order would deadlock.
-    incoming = [_row(entry) for _, entry in sorted(firsts.items())]
+    incoming = [
+        {"source": key.source, "message_id": key.id} | _contents(entry)
+        for key, entry in sorted(firsts.items())
+    ]
     params = {"consumer": consumer, "rows": incoming} | _mark(next(_serials))
     known = _by_key(consumer, (yield Fetch(Call(queries.guard_claim_many, params))))
     missing = [key for key in firsts if key not in known]
@@ -204,8 +208,8 @@ def _mark(serial: int) -> dict[str, str]:
     return {"token": os.urandom(4).hex(), "serial": str(serial)}
 
 
-def _row(entry: Entry) -> dict[str, Any]:
-    return _params(entry.key) | {"type": entry.type, "fingerprint": entry.fingerprint()}
+def _contents(entry: Entry) -> dict[str, Any]:
+    return {"type": entry.type, "fingerprint": entry.fingerprint()}
 
 
 def _params(key: MessageKey) -> dict[str, Any]:
