@@ -104,7 +104,7 @@ def find_app(reference: str) -> App:
             ) from None
     if not isinstance(found, App):
         kind = type(found).__name__
-        raise ConfigError(f"{reference} is a {kind}, not an oncebox App{_instead(module_name)}")
+        raise ConfigError(f"{reference} is of type {kind}, not an oncebox App{_instead(module_name)}")
     return found
 
 

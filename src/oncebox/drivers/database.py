@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from oncebox.core.queries import Queries
 from oncebox.drivers.session import Session, Settings
@@ -23,15 +23,19 @@ _SCHEMES = {
     "sqlite": ("sqlite", "sqlite3", ""),
 }
 
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]@]*)(:\d*)?")
+
 
 class Database:
     """Where the tables are, and how to get a connection. Its repr has no password."""
 
     def __init__(self, url: str, *, schema: str = "oncebox") -> None:
         if "://" not in str(url):
+            kind = type(url).__name__
+            what = "has no ://" if kind == "str" else f"is of type {kind}"
             raise ConfigError(
-                f"not a database URL: {type(url).__name__}; use postgresql://host/name, "
-                "postgresql+asyncpg://host/name or sqlite:///file"
+                f"not a database URL (it {what}); use postgresql://host/name, postgresql+asyncpg://host/name or "
+                "sqlite:///file"
             )
         scheme = url.split("://", 1)[0]
         if scheme not in _SCHEMES:
@@ -60,7 +64,7 @@ class Database:
         if self.dialect == "sqlite":
             return f"sqlite:///{self._target}"
         parts = urlsplit(self._target)
-        return f"postgresql://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
     def serves_sync(self) -> bool:
@@ -102,6 +106,13 @@ class Database:
         return frozenset({"asyncpg"} if self.driver == "asyncpg" else {"psycopg", "psycopg-async"})
 
 
+def _misread() -> ConfigError:
+    return ConfigError(
+        "the database URL can't be read as postgresql://user:password@host:port/name; in its user and password, "
+        "write : / ? # [ ] @ % in percent-encoding (urllib.parse.quote(text, safe=''))"
+    )
+
+
 def _sqlite_path(url: str) -> str:
     rest = re.split(r"[?#]", url.removeprefix("sqlite://"), maxsplit=1)[0]
     path = unquote(rest.removeprefix("/"))
@@ -115,10 +126,23 @@ def _sqlite_path(url: str) -> str:
 
 def _postgres_url(url: str) -> tuple[str, bool]:
     """The URL as drivers take it, and whether `pooler=transaction` was said."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+    except ValueError:
+        raise _misread() from None
+    # A password's own : / @ or # would be read as the end of it, and its rest shown as host or port.
+    if (
+        parts.fragment
+        or parts.netloc.count("@") > 1
+        or "@" in parts.path
+        or not all(map(_HOST.fullmatch, hosts))
+    ):
+        raise _misread()
     query: list[tuple[str, Any]] = parse_qsl(parts.query, keep_blank_values=True)
     pooler = dict(query).get("pooler", "")
     if pooler not in ("", "transaction"):
         raise ConfigError(f"pooler={pooler!r}: the only pooler mode to name is pooler=transaction")
     rest = urlencode([(name, value) for name, value in query if name != "pooler"])
-    return urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), pooler == "transaction"
+    # Not by urlunsplit: it leaves the // out where there is no host, as in postgresql:///name?host=/run.
+    return f"postgresql://{parts.netloc}{parts.path}{'?' + rest if rest else ''}", pooler == "transaction"
