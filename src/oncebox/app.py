@@ -89,7 +89,10 @@ class App:
                 f"consumer {name!r}: {word} is set in code ({said[word]!r}) and in {self._config.where(name, word)} "
                 f"({filed[word]!r}); keep one of them"
             )
-        return Policy(**said, **filed)
+        try:
+            return Policy(**said, **filed)
+        except errors.ConfigError as error:
+            raise errors.ConfigError(f"consumer {name!r}: {error}") from None
 
     @property
     def database(self) -> Database:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oncebox.errors import ConfigError
-from oncebox.policy import Backoff, policy_words
+from oncebox.policy import Backoff, Policy, policy_words
 
 CONFIG_VARIABLE = "ONCEBOX_CONFIG"
 DEFAULT_FILE = "oncebox.toml"
@@ -60,11 +60,17 @@ class Config:
             if "retry" in known and not isinstance(value, dict):
                 raise ConfigError(f"{place}: retry is a table, as in retry = {{ attempts = 5 }}")
         found = policy_words(words, f"{self.path}")
-        if "retry" in found:
-            try:
+        place = self.where(name, "retry")
+        try:
+            if "retry" in found:
                 found["retry"] = Backoff(**found["retry"])
-            except TypeError as error:
-                raise ConfigError(f"{self.where(name, 'retry')}: {error}") from None
+            for word in words:
+                # Each alone, so that the error has the word's own place.
+                place = self.where(name, word)
+                said = policy_words({word: found.get(word, words[word])}, place)
+                Policy(**said)
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{place}: {error}") from None
         return found
 
     def words(self, consumer: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -17,6 +18,17 @@ KeepPayload = Literal["until_done", "always", "never"]
 Fingerprint = Literal["raw", "canonical"]
 
 
+def _check_whole(word: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{word}={value!r}: it is a whole number")
+
+
+def _check_number(word: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        unit = " of seconds, or a timedelta" if word.endswith("_seconds") else ""
+        raise ConfigError(f"{word}={value!r}: it is a number{unit}")
+
+
 class Backoff(msgspec.Struct, frozen=True):
     """Exponential backoff with full jitter: a random delay up to `base * factor ** (attempt - 1)`.
 
@@ -29,6 +41,9 @@ class Backoff(msgspec.Struct, frozen=True):
     max_seconds: float = 300.0
 
     def __post_init__(self) -> None:
+        _check_whole("Backoff: attempts", self.attempts)
+        for word in ("base_seconds", "factor", "max_seconds"):
+            _check_number(f"Backoff: {word}", getattr(self, word))
         if self.attempts < 1:
             raise ConfigError(f"Backoff(attempts={self.attempts}): at least 1 attempt is needed")
         if self.base_seconds < 0 or self.max_seconds < 0 or self.factor < 1:
@@ -83,14 +98,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, word) not in get_args(kind):
                 choices = ", ".join(repr(choice) for choice in get_args(kind))
                 raise ConfigError(f"{word}={getattr(self, word)!r}: it is one of {choices}")
-        for word in ("batch", "crash_limit", "payload_bytes_max"):
-            if getattr(self, word) < 1:
-                raise ConfigError(f"{word}={getattr(self, word)!r}: it is at least 1")
+        for word, least in _WHOLE.items():
+            _check_whole(word, getattr(self, word))
+            if getattr(self, word) < least:
+                raise ConfigError(f"{word}={getattr(self, word)!r}: it is at least {least}")
         if self.batch > 10_000:
             raise ConfigError(f"batch={self.batch}: at most 10,000 (1,000 gains nothing over 100 for most)")
-        for word in ("timeout_seconds", "lease_seconds", "lock_timeout_seconds", "batch_seconds"):
-            if getattr(self, word) <= 0:
+        for word in _SECONDS:
+            if getattr(self, word) is None and word == "retention_seconds":
+                continue
+            _check_number(word, getattr(self, word))
+            if getattr(self, word) < 0 or (word != "unknown_type_seconds" and getattr(self, word) == 0):
                 raise ConfigError(f"{word}={getattr(self, word)!r}: it is more than 0")
+        if not isinstance(self.retry, Backoff):
+            raise ConfigError(f"retry={self.retry!r}: it is a Backoff, as in retry=Backoff(attempts=5)")
+        # A list, or a single class: what anybody would write; only a tuple works in isinstance().
+        given: Any = self.terminal
+        kinds = tuple(given) if isinstance(given, (list, tuple, set, frozenset)) else (given,)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigError(f"terminal={self.terminal!r}: it is a tuple of exception types")
+        msgspec.structs.force_setattr(self, "terminal", kinds)
         if self.durability == "group" and self.mode != "inline":
             raise ConfigError(
                 'durability="group" is for mode="inline": a stored message is acked when it is stored; '
@@ -101,6 +129,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORDS = frozenset(Policy.__struct_fields__)
+_WHOLE = {"batch": 1, "concurrency": 0, "crash_limit": 1, "payload_bytes_max": 1, "claim_check_bytes": 0}
+_SECONDS = tuple(word for word in Policy.__struct_fields__ if word.endswith("_seconds"))
 _ALIASES = {
     "timeout": "timeout_seconds",
     "lease": "lease_seconds",
