@@ -131,9 +131,14 @@ class PostgresSession:
         return self.raw
 
     def handled(self) -> Any:
-        """The handler has returned. Its swallowed error is its own, not its neighbour's in a batch."""
+        """The handler has returned. Its swallowed error is its own, not its neighbour's in a batch; and
+        after its own ROLLBACK its neighbours' statements would commit one by one, and then run again."""
         if self.failed():
             raise postgresql.translate("25P02")
+        if not self.in_transaction():
+            raise errors.TransactionEnded(
+                "the handler ended the transaction by itself (COMMIT or ROLLBACK); the runtime does that"
+            )
 
     def failed(self) -> bool:
         """Whether the open transaction can only be rolled back, as the client library knows it."""
