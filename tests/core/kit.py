@@ -7,10 +7,10 @@ import asyncio
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
@@ -19,43 +19,25 @@ from oncebox import App, Consumer, Message, Outcome, Tx
 from oncebox.brokers.contract import Source
 from oncebox.core.run import Perform, run, run_async
 from oncebox.core.steps import Op
-from oncebox.core.stored import work_batch, work_long
+from oncebox.core.stored import receive, work_batch, work_long
 from oncebox.core.work import Item, Work
+from oncebox.runtime.mailbox import Mailbox, ThreadMailbox
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.schema import migrate
+from oncebox.runtime.workers import inline_turn
+from tests.core.bodies import PATIENCE_SECONDS, Body, Call, Gate, effect, event
 from tests.core.drivers import KINDS, Db, Kind, at_once
-from tests.waiting import eventually, eventually_async
+
+__all__ = ["Call", "Shop", "effect", "event"]
 
 T = TypeVar("T")
-PATIENCE_SECONDS = 20.0
 THREADS = 64
 
 EFFECT = "CREATE TABLE effect (key TEXT NOT NULL, note TEXT NOT NULL)"
 TABLES = ("ledger", "result", "attempt", "queue", "dead", "tally", "worker", "hand")
 
 
-class Call(NamedTuple):
-    """What a body gets: its handler's arguments, whatever the driver."""
-
-    payload: Any
-    message: Any
-    tx: Tx
-    db: Db
-
-
-Body = Callable[[Call], Coroutine[Any, Any, Any]]
 Through = Callable[[Perform], Perform]
-
-
-def event(id: str = "evt-1", *, type: str = "paid", payload: Any = {}, **words: Any) -> Message:  # noqa: A002, B006
-    """A message that any handler here can take."""
-    return Message(id=id, type=type, payload=payload, **words)
-
-
-async def effect(call: Call) -> Any:
-    """The plainest body: one effect per message, its id as the result."""
-    await call.db.effect(call.message.id)
-    return {"effect": call.message.id}
 
 
 class Shop:
@@ -123,7 +105,7 @@ class Shop:
         }  # fmt: skip
         return adapted
 
-    def gate(self) -> "Gate":
+    def gate(self) -> Gate:
         """Something a body can wait for without stopping the others."""
         return Gate(self.kind.is_async)
 
@@ -177,6 +159,29 @@ class Shop:
                     return item.outcome
         raise AssertionError(f"{message.id} was delivered ({outcome.status}), but never handled")
 
+    async def settle_all(
+        self, consumer: Consumer, messages: Sequence[Message], *, turns: int = 200
+    ) -> dict[str, list[Outcome]]:
+        """Deliver all of them to one worker, and let it take turns until nothing is left for it."""
+        settled: list[Item] = []
+        if self.mode == "stored":
+            items = [consumer.intake.from_message(message) for message in messages]
+            await self.perform(consumer, lambda work: receive(work, items))
+            settled = await self.work_off(consumer)
+        else:
+            mailbox = ThreadMailbox()
+            mailbox.items.extend(consumer.intake.from_message(message) for message in messages)
+            for _ in range(turns):
+                if not await self.perform(
+                    consumer, lambda work: inline_turn(work, mailbox), settled=settled, mailbox=mailbox
+                ):
+                    break
+        outcomes: dict[str, list[Outcome]] = {message.id: [] for message in messages}
+        for item in settled:
+            assert item.outcome is not None
+            outcomes[item.message.id].append(item.outcome)
+        return outcomes
+
     def work_of(self, consumer: Consumer, slot: int = 1) -> Work:
         """The state a worker keeps between its turns."""
         key = (consumer.name, slot)
@@ -191,13 +196,18 @@ class Shop:
         *,
         slot: int = 1,
         settled: list[Item] | None = None,
-        items: list[Item] | None = None,
+        mailbox: Mailbox | None = None,
         through: Through = lambda perform: perform,
         keep: Callable[[Item, bool], None] = lambda item, on: None,
     ) -> T:
-        """Run a flow as a worker would. `items` is what `Next` finds; `through` may intercept steps."""
+        """Run a flow as a worker would. `Next` finds what is in `mailbox`; `through` may intercept steps."""
         work = self.work_of(consumer, slot)
-        at_hand = list(items or [])
+
+        def settle(item: Item) -> None:
+            if mailbox is not None:
+                mailbox.settled(item)
+            if settled is not None:
+                settled.append(item)
 
         def hands(session: Any, side: Any) -> Perform:
             performer = Performer(
@@ -205,8 +215,8 @@ class Shop:
                 session,
                 side,
                 is_async=self.kind.is_async,
-                next_item=lambda: at_hand.pop(0) if at_hand else None,
-                settle=lambda item: None if settled is None else settled.append(item),
+                next_item=lambda: mailbox.take() if mailbox is not None and work.policy.batch == 1 else None,
+                settle=settle,
                 keep=keep,
                 load=self.app.load,
                 watchdog=self.app.watchdog,
@@ -274,30 +284,6 @@ class Shop:
         return self.rows(
             f"SELECT {columns} FROM {self.table('attempt')} WHERE message_id = ? ORDER BY n", message_id
         )
-
-
-class Gate:
-    """An event that a body waits for: a thread blocks, a task awaits."""
-
-    def __init__(self, is_async: bool) -> None:
-        self._is_async = is_async
-        self._open = threading.Event()
-        self.reached = threading.Event()
-        """Set when somebody has come to wait."""
-
-    def open(self) -> None:
-        self._open.set()
-
-    async def wait(self) -> None:
-        self.reached.set()
-        if self._is_async:
-            await eventually_async(self._open.is_set, PATIENCE_SECONDS)
-        else:
-            eventually(self._open.is_set, PATIENCE_SECONDS)
-
-    async def reached_by_somebody(self) -> None:
-        """For the test: until a body waits here."""
-        await eventually_async(self.reached.is_set, PATIENCE_SECONDS)
 
 
 def _catalogue(kind: Kind) -> str:

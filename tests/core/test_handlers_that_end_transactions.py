@@ -1,0 +1,160 @@
+"""A handler that commits, rolls back or swallows an error by itself: nothing of it persists, or it is
+reported; it is never processed, and never acked as done."""
+
+import pytest
+
+from oncebox import Backoff, Outcome, Status
+from oncebox.errors import TransactionError
+from tests.core.deeds import PAIRS, Deed
+from tests.core.drivers import Db
+from tests.core.kit import Call, Shop, effect, event
+
+DEEDS = pytest.mark.parametrize(
+    ("kind", "deed"), PAIRS, indirect=["kind"], ids=lambda part: getattr(part, "name", part)
+)
+RETRY = Backoff(attempts=2, base_seconds=0)
+
+
+def refused(outcome: Outcome) -> bool:
+    return outcome.status in (Status.RETRY, Status.DEAD) and isinstance(outcome.error, TransactionError)
+
+
+@DEEDS
+async def test_it_is_reported_and_nothing_of_it_persists(shop: Shop, deed: Deed) -> None:
+    billing = shop.consumer(retry=RETRY)
+
+    @shop.handler(billing)
+    async def ends(call: Call) -> None:
+        await call.db.effect(call.message.id, "before")
+        await deed.do(call.db)
+
+    outcome = await shop.settle(billing, event())
+
+    assert refused(outcome), outcome
+    assert not shop.effects()
+    attempts = shop.attempts("evt-1")
+    assert [kind for _, _, kind, _, _ in attempts] == [f"oncebox.errors.{type(outcome.error).__name__}"]
+
+
+@DEEDS
+async def test_what_it_does_afterwards_is_reported_too(shop: Shop, deed: Deed) -> None:
+    billing = shop.consumer(retry=RETRY)
+
+    @shop.handler(billing)
+    async def goes_on(call: Call) -> None:
+        await deed.do(call.db)
+        await call.db.effect(call.message.id, "after")
+
+    outcome = await shop.settle(billing, event())
+
+    assert outcome.status in (Status.RETRY, Status.DEAD)
+    assert shop.notes() == (["after"] if deed.leaves_autocommit else [])
+
+
+@DEEDS
+async def test_it_is_never_acked_as_done_however_often_it_is_delivered(shop: Shop, deed: Deed) -> None:
+    billing = shop.consumer(retry=RETRY)
+
+    @shop.handler(billing)
+    async def ends(call: Call) -> None:
+        await call.db.effect(call.message.id, "before")
+        await deed.do(call.db)
+
+    for _ in range(3):
+        outcome = await shop.deliver(billing, event())
+        assert outcome.status not in (Status.PROCESSED, Status.DUPLICATE)
+        if shop.mode == "stored":
+            await shop.work_off(billing)
+    final = await shop.deliver(billing, event())
+
+    assert final.status is Status.DEAD
+    assert shop.count("queue") == 0
+    assert [identity for identity, *_ in shop.dead()] == ["evt-1"]
+    assert not shop.effects()
+
+
+@DEEDS
+async def test_in_a_batch_its_neighbours_take_effect_once_and_it_does_not(shop: Shop, deed: Deed) -> None:
+    billing = shop.consumer(batch=10, retry=RETRY)
+
+    @shop.handler(billing, "paid")
+    async def ends(call: Call) -> None:
+        await call.db.effect(call.message.id, "before")
+        await deed.do(call.db)
+
+    shop.handler(billing, "good")(effect)
+    messages = [event(f"good-{n}", type="good") for n in range(4)]
+    messages.insert(2, event())
+
+    outcomes = await shop.settle_all(billing, messages)
+
+    assert all(refused(outcome) for outcome in outcomes["evt-1"])
+    assert outcomes["evt-1"]
+    assert {
+        identity: [o.status for o in found] for identity, found in outcomes.items() if identity != "evt-1"
+    } == {f"good-{n}": [Status.PROCESSED] for n in range(4)}
+    assert shop.effects() == {f"good-{n}": 1 for n in range(4)}
+
+
+@DEEDS
+async def test_the_next_message_on_the_same_connection_is_none_the_worse(shop: Shop, deed: Deed) -> None:
+    billing = shop.consumer(retry=RETRY)
+
+    @shop.handler(billing, "paid")
+    async def ends(call: Call) -> None:
+        await deed.do(call.db)
+
+    shop.handler(billing, "good")(effect)
+    await shop.settle_all(billing, [event(), event("good-1", type="good")])
+    await shop.settle_all(billing, [event("good-2", type="good")])
+
+    assert shop.effects() == {"good-1": 1, "good-2": 1}
+
+
+async def _nested(db: Db, key: str) -> None:
+    """A transaction of the handler's own inside the runtime's: a savepoint, as users expect."""
+    if db.kind.engine == "sqlite":
+        await db.run("SAVEPOINT mine")
+        await db.effect(key, "nested")
+        await db.run("RELEASE mine")
+    elif db.kind.is_async:
+        async with db.raw.transaction():
+            await db.effect(key, "nested")
+    else:
+        with db.raw.transaction():
+            await db.effect(key, "nested")
+
+
+async def test_a_savepoint_of_the_handlers_own_is_fine(shop: Shop) -> None:
+    billing = shop.consumer()
+
+    @shop.handler(billing)
+    async def nested(call: Call) -> None:
+        await _nested(call.db, call.message.id)
+
+    assert (await shop.settle(billing, event())).status is Status.PROCESSED
+    assert shop.notes() == ["nested"]
+
+
+async def test_an_error_caught_around_a_savepoint_is_fine(shop: Shop) -> None:
+    billing = shop.consumer()
+
+    @shop.handler(billing)
+    async def careful(call: Call) -> None:
+        await call.db.effect(call.message.id, "before")
+        with pytest.raises(RuntimeError):
+            if call.db.kind.engine == "sqlite":
+                await call.db.run("SAVEPOINT mine")
+                await call.db.effect(call.message.id, "undone")
+                await call.db.run("ROLLBACK TO mine")
+                raise RuntimeError
+            if call.db.kind.is_async:
+                async with call.db.raw.transaction():
+                    await call.db.effect(call.message.id, "undone")
+                    raise RuntimeError
+            with call.db.raw.transaction():
+                await call.db.effect(call.message.id, "undone")
+                raise RuntimeError
+
+    assert (await shop.settle(billing, event())).status is Status.PROCESSED
+    assert shop.notes() == ["before"]
