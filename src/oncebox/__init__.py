@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oncebox.app import App
     from oncebox.consumer import Consumer
+    from oncebox.core.effects import Call
     from oncebox.core.outcomes import Outcome, Status
     from oncebox.core.work import Tx
     from oncebox.errors import Dead, Discard, OnceboxError, Retry
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "App": "oncebox.app",
     "Backoff": "oncebox.policy",
+    "Call": "oncebox.core.effects",
     "Claim": "oncebox.inbox",
     "Consumer": "oncebox.consumer",
     "Dead": "oncebox.errors",
@@ -45,6 +47,7 @@ _HOMES = {
 __all__ = [
     "App",
     "Backoff",
+    "Call",
     "Claim",
     "Consumer",
     "Dead",

@@ -6,15 +6,17 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 from oncebox import config as _config
 from oncebox import errors
-from oncebox.brokers.contract import Source
+from oncebox.brokers.contract import Sink, Source
 from oncebox.consumer import Consumer
+from oncebox.core.outgoing import Outlets
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.identity import Identity
@@ -22,6 +24,7 @@ from oncebox.policy import Policy, policy_words
 from oncebox.runtime.feed import Tallies
 from oncebox.runtime.handles import HandleKind
 from oncebox.runtime.keeper import new_worker_id
+from oncebox.runtime.relay import routes
 from oncebox.runtime.running import PARTS, Running, connection_settings
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
@@ -38,7 +41,9 @@ class App:
     `database` is a URL (`postgresql://`, `postgresql+asyncpg://`, `sqlite:///file`) or a SQLAlchemy
     sessionmaker; without one, ONCEBOX_DATABASE_URL, and with nothing but in-process sources a SQLite
     file. `config` is a TOML file with policy per consumer; by default `oncebox.toml` where there is
-    one. `store` keeps payloads that are over `claim_check_bytes`. ConfigError names what is wrong.
+    one. `sink` is where `tx.publish` goes: one for everything, or a mapping from type patterns
+    (`"payment.*"`) to sinks, the first match wins. `source` is what publications name as theirs.
+    `store` keeps payloads that are over `claim_check_bytes`. ConfigError names what is wrong.
     """
 
     def __init__(
@@ -47,6 +52,9 @@ class App:
         *,
         schema: str | None = None,
         config: str | Path | None = None,
+        sink: Sink | Mapping[str, Sink] | None = None,
+        source: str = "",
+        keep_published: timedelta | float = 0.0,
         store: Store | None = None,
         heartbeat_seconds: float = 2.0,
         lapse_seconds: float = 10.0,
@@ -55,6 +63,11 @@ class App:
         self._config = _config.load(config)
         self._database = _database(database, schema or self._config.schema)
         self.schema = schema or self._config.schema
+        self.sinks = routes(sink)
+        self.source = source
+        self.keep_published_seconds = (
+            keep_published.total_seconds() if isinstance(keep_published, timedelta) else float(keep_published)
+        )
         self.store = store
         self.heartbeat_seconds = heartbeat_seconds
         self.lapse_seconds = lapse_seconds
@@ -115,6 +128,11 @@ class App:
         database = self._database or Database(DEFAULT_DATABASE, schema=self.schema)
         return cast("frozenset[HandleKind]", database.handle_kinds())
 
+    def outlets(self, consumer: str) -> Outlets:
+        """Where a consumer's handlers may send to."""
+        stored = frozenset(c.name for c in self.consumers.values() if c.policy.mode == "stored")
+        return Outlets(source=self.source or consumer, has_sink=bool(self.sinks), consumers=stored)
+
     def load(self, reference: str) -> bytes:
         """A payload from the store."""
         if self.store is None:
@@ -144,6 +162,8 @@ class App:
             drain_seconds=self.drain_seconds,
             load=self.load,
             worker=worker,
+            sinks=self.sinks,
+            keep_published_seconds=self.keep_published_seconds,
         )
         await running.start()
         try:

@@ -106,7 +106,22 @@ def load(path: str | Path | None = None) -> Config:
         return Config(None, "", {})
     try:
         text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{file} can't be read: {reason}") from None
+    try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise _not_toml(file, text, str(error)) from None
     return Config(file, text, data)
+
+
+def _not_toml(file: Path, text: str, reason: str) -> ConfigError:
+    """Where the parser stopped: its "(at line 3, column 9)" as file, line and key."""
+    place = re.search(r" \(at line (\d+), column (\d+)\)", reason)
+    if place is None:
+        return ConfigError(f"{file} is not TOML: {reason}")
+    number, column = int(place[1]), place[2]
+    key = re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", [*text.splitlines(), ""][number - 1])
+    at = f", at key {key[1]!r}" if key else ""
+    return ConfigError(f"{file}:{number}: not TOML{at}: {reason[: place.start()]} (column {column})")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from oncebox import errors
 from oncebox.brokers.contract import Source
+from oncebox.core.effects import EffectPolicy, OnUnknown
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.run import run, run_async
@@ -42,6 +44,10 @@ class Consumer:
         self.name = name
         self.source = source
         self.policy = app.policy_of(name, words)
+        if self.policy.claim_check_bytes and app.store is None:
+            raise errors.ConfigError(
+                f"consumer {name!r}: claim_check_bytes needs a store to keep payloads in: App(…, store=FolderStore(…))"
+            )
         self.registry = Registry(name)
         identity = identity or (source.identity if source is not None else None)
         self.intake = Intake(name, self.policy, self.registry, identity, app.store)
@@ -61,7 +67,37 @@ class Consumer:
         """
         return self._register(types, batch=True, long=False)
 
-    def _register(self, types: tuple[str, ...], *, batch: bool, long: bool) -> Callable[[F], F]:
+    def effect(
+        self,
+        *types: str,
+        on_unknown: OnUnknown = "park",
+        key_ttl: timedelta | float = timedelta(hours=24),
+        reconcile: Callable[..., Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Register a call to the outside world (stored mode): it runs outside of any transaction.
+
+        That it was begun is durable before the call, its result after. `Call.idempotency_key` is the same
+        for every call of one message. After a crash in between the call is unknown: `on_unknown` calls
+        again with the same key while the provider honours it (`"retry"`, within `key_ttl`), asks
+        `reconcile(payload, call)` whether it happened (`"reconcile"`), or leaves it to a person (`"park"`).
+        """
+        if self.policy.mode != "stored":
+            raise errors.HandlerError(f'consumer {self.name!r}: an effect needs mode="stored"')
+        if not types:
+            raise errors.HandlerError(f"consumer {self.name!r}: an effect names its types")
+        if on_unknown not in get_args(OnUnknown):
+            raise errors.HandlerError(
+                f"on_unknown={on_unknown!r}: it is one of {', '.join(get_args(OnUnknown))}"
+            )
+        if (on_unknown == "reconcile") != (reconcile is not None):
+            raise errors.HandlerError('on_unknown="reconcile" and reconcile=… go together')
+        ttl = key_ttl.total_seconds() if isinstance(key_ttl, timedelta) else float(key_ttl)
+        policy = EffectPolicy(on_unknown=on_unknown, key_ttl_seconds=ttl, reconcile=reconcile)
+        return self._register(types, batch=False, long=False, effect=policy)
+
+    def _register(
+        self, types: tuple[str, ...], *, batch: bool, long: bool, effect: EffectPolicy | None = None
+    ) -> Callable[[F], F]:
         if types and callable(types[0]):
             raise errors.HandlerError(f"consumer {self.name!r}: write @consumer.handler() with parentheses")
         if long and self.policy.mode != "stored":
@@ -72,8 +108,10 @@ class Consumer:
             raise errors.HandlerError(f"consumer {self.name!r}: a long handler names its types")
 
         def register(function: F) -> F:
-            kinds = self.app.handle_kinds()
-            self.registry.add(compile_handler(function, types=types, batch=batch, long=long, database=kinds))
+            kinds = self.app.handle_kinds() if effect is None else frozenset()
+            self.registry.add(
+                compile_handler(function, types=types, batch=batch, long=long, database=kinds, effect=effect)
+            )
             return function
 
         return register
@@ -88,7 +126,9 @@ class Consumer:
             slot=slot,
             types=self.registry.short_types(),
             long_types=self.registry.long_types(),
+            effect_types=self.registry.effect_types(),
             handler=self.registry.find,
+            outlets=self.app.outlets(self.name),
         )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:

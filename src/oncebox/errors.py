@@ -34,6 +34,7 @@
     ├── StoreError                    a payload kept in a store is missing or damaged
     ├── LeaseLost                     another worker took over; our effects are rolled back
     ├── HandlerTimeout                the handler ran longer than its policy allows
+    ├── UnknownEffect                 a call to the outside may have happened; policy or a person decides
     ├── HandlerExit                   the handler called sys.exit()
     ├── ProcessDied                   recorded for an attempt whose process was killed
     └── Signal                        what a handler raises to decide its message's fate
@@ -196,6 +197,11 @@ class HandlerTimeout(OnceboxError):
 
 class HandlerExit(OnceboxError):
     """The handler called sys.exit(); its effects are rolled back and it counts as a failure."""
+
+
+class UnknownEffect(OnceboxError):
+    """A call to the outside world was begun and its end is not known. An effect's handler raises it, too,
+    to say that it can't tell; a timeout or a lost connection says the same."""
 
 
 class ProcessDied(OnceboxError):

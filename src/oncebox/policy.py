@@ -14,7 +14,6 @@ from oncebox.message import PAYLOAD_BYTES_MAX
 
 Mode = Literal["inline", "stored"]
 Durability = Literal["each", "group"]
-KeepPayload = Literal["until_done", "always", "never"]
 Fingerprint = Literal["raw", "canonical"]
 
 
@@ -81,7 +80,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that has run this long commits what is done and leaves the rest for the next."""
     unknown_type_seconds: float = 900.0
     """How long a stored message of a type nobody here handles waits for a newer deployment."""
-    keep_payload: KeepPayload = "until_done"
     fingerprint: Fingerprint = "raw"
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     claim_check_bytes: int = 0
@@ -92,7 +90,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         for word, kind in (
             ("mode", Mode),
             ("durability", Durability),
-            ("keep_payload", KeepPayload),
             ("fingerprint", Fingerprint),
         ):
             if getattr(self, word) not in get_args(kind):

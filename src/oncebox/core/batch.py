@@ -15,6 +15,7 @@ from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
 from oncebox.core.inline import known_outcome, vouch
 from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import Begin, Call, Commit, Fetch, Handle, Op, Restore, Rollback, Save, Settle
 from oncebox.core.work import Item, Work
 
@@ -114,14 +115,14 @@ def keep(unit: tuple[Item, ...], result: object) -> None:
 
 
 def results(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
-    """The rows of what the handlers returned."""
+    """The rows of what the handlers returned, and of what they send."""
     calls: list[Call] = []
     for item in items:
         if item.result is not None:
             body = encode_result(item.result)
             item.result = decode_result(body)
             calls.append(work.keyed(work.queries.keep_result, item, body=body))
-    return tuple(calls)
+    return (*calls, *outgoing_calls(work, items))
 
 
 def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:

@@ -24,6 +24,7 @@ from oncebox.core.failure import (
     record_attempt,
 )
 from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
     Begin,
     Call,
@@ -178,6 +179,8 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
         body = encode_result(item.result)
         item.result = decode_result(body)
         calls = (work.keyed(work.queries.keep_result, item, body=body),)
+    if item.publications or item.sendings:
+        calls += outgoing_calls(work, [item])
     if item.marked:
         calls += (work.withdraw(),)
     return calls

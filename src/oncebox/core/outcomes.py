@@ -59,6 +59,7 @@ class Reason(StrEnum):
     UNFINISHED = "unfinished"
     NO_IDENTITY = "no identity"
     TOO_LARGE = "too large"
+    UNKNOWN_EFFECT = "unknown effect"
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -82,6 +82,24 @@ class Queries:
     retire: Query
     retire_hands: Query
     tally: Query
+    publish: Query
+    ring: Query
+    slots_held: Query
+    slots_lease: Query
+    slots_free: Query
+    outbox_take: Query
+    outbox_flush: Query
+    outbox_drop: Query
+    outbox_keep: Query
+    outbox_fail: Query
+    outbox_park: Query
+    outbox_sweep: Query
+    outbox_status: Query
+    effect_start: Query
+    effect_look: Query
+    effect_settle: Query
+    effect_resolve: Query
+    effects_open: Query
     status_queue: Query
     status_dead: Query
     status_tally: Query

@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from oncebox.core.queries import Query
+    from oncebox.core.relay import Outgoing
     from oncebox.core.work import Item
 
 T = TypeVar("T")
@@ -100,6 +101,18 @@ class Handle(Step, frozen=True, gc=False):
     """Run the user's handler for these items (one, or a list handler's many). Reply: its result(s)."""
 
     items: tuple[Item, ...]
+
+
+class Ask(Step, frozen=True, gc=False):
+    """Ask the effect's reconciling hook whether the call happened. Reply: its result, or None."""
+
+    item: Item
+
+
+class Publish(Step, frozen=True, gc=False):
+    """Hand messages to their brokers and wait for the confirmations. Reply: None or an error for each."""
+
+    outgoing: tuple[Outgoing, ...]
 
 
 class Keep(Step, frozen=True, gc=False):

@@ -352,7 +352,7 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
 
 def work_long(work: Work) -> Op[int]:
     """A handler marked long: lease, commit, run in a transaction of its own, finish only by token."""
-    item = yield from _lease(work)
+    item = yield from take_leased(work, work.long_types)
     if item is None:
         return 0
     if item.outcome is not None:
@@ -394,10 +394,10 @@ def _run_leased(work: Work, item: Item) -> Op[None]:
     item.outcome = Outcome(Status.PROCESSED, item.result)
 
 
-def _lease(work: Work) -> Op[Item | None]:
-    """Take one long message and put a lease on it. A lapsed lease found on it is a death."""
+def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
+    """Take one message of these types and put a lease on it. A lapsed lease found on it is a death."""
     token = work.token()
-    types: dict[str, Any] = {"consumer": work.consumer, "types": work.long_types, "except": []}
+    types: dict[str, Any] = {"consumer": work.consumer, "types": kinds, "except": []}
     try:
         yield Begin(token)
         rows = yield Fetch(work.call(work.queries.take, **types, limit=1))

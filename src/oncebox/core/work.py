@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from oncebox.core.outcomes import Outcome, Reason
+from oncebox.core.outgoing import Outlets, Publication, Sending, Tx
 from oncebox.core.queries import Queries, Query
 from oncebox.core.steps import Call
 from oncebox.message import Message
 from oncebox.policy import Policy
+
+__all__ = ["Item", "Tx", "Work", "new_token"]
 
 _tokens = itertools.count(1)
 _origin = os.urandom(6).hex()
@@ -22,18 +25,6 @@ _origin = os.urandom(6).hex()
 def new_token() -> str:
     """A name for one transaction, never used twice: not in this process, nor in a forked child."""
     return f"{_origin}.{os.getpid()}.{next(_tokens)}"
-
-
-class Tx:
-    """The transaction a handler runs in: what it is handling, and under which name."""
-
-    __slots__ = ("attempt", "consumer", "message")
-
-    def __init__(self, consumer: str, message: Message, attempt: int) -> None:
-        self.consumer = consumer
-        self.message = message
-        self.attempt = attempt
-        """1 for the first try; counts failures and process deaths that are known."""
 
 
 class Item:
@@ -51,8 +42,10 @@ class Item:
         "message",
         "outcome",
         "payload",
+        "publications",
         "refusal",
         "result",
+        "sendings",
         "seq",
         "token",
         "waiter",
@@ -71,6 +64,8 @@ class Item:
         """Why no handler can have it; known before a transaction is opened."""
         self.outcome: Outcome | None = None
         self.result: Any = None
+        self.publications: list[Publication] = []
+        self.sendings: list[Sending] = []
         self.marked = False
         self.doubtful = False
         """A duplicate of a row that may not be on disk yet: flush before any ack."""
@@ -96,7 +91,9 @@ class Work:
         slot: int = 0,
         types: tuple[str, ...] | None = None,
         long_types: tuple[str, ...] = (),
+        effect_types: tuple[str, ...] = (),
         handler: Callable[[str], Any] = lambda kind: None,
+        outlets: Outlets | None = None,
         jitter: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = new_token,
@@ -109,6 +106,9 @@ class Work:
         self.types = list(types) if types is not None else None
         """Types this worker takes in batches; None is every type but the long ones."""
         self.long_types = list(long_types)
+        self.effect_types = list(effect_types)
+        """Types that are calls to the outside world."""
+        self.outlets = outlets or Outlets()
         self.handler = handler
         """The handler of a type, or None."""
         self.jitter = jitter or random.Random()
@@ -138,7 +138,11 @@ class Work:
 
     def short(self) -> dict[str, Any]:
         """Parameters that name what is taken in the effects' transaction."""
-        return {"consumer": self.consumer, "types": self.types, "except": self.long_types}
+        return {
+            "consumer": self.consumer,
+            "types": self.types,
+            "except": [*self.long_types, *self.effect_types],
+        }
 
     def withdraw(self) -> Call:
         """Take back the marker of what this worker has in hand."""

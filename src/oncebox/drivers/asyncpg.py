@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -15,6 +16,7 @@ from oncebox.core.steps import Begin, Call, Commit
 from oncebox.drivers.session import PostgresSession, Settings
 from oncebox.engines import postgresql
 
+LISTEN_CHECK_SECONDS = 10.0
 _LOST = (OSError, asyncpg.InterfaceError, asyncio.TimeoutError)
 
 
@@ -112,6 +114,13 @@ class AsyncpgSession(PostgresSession):
                 await self.raw.execute("ROLLBACK")
         except (asyncpg.PostgresError, *_LOST):
             self.broken = True
+
+    async def listen(self, channel: str, ring: Callable[[], None]) -> None:
+        """Ring for every NOTIFY, until cancelled or the connection is lost."""
+        await self.raw.add_listener(channel, lambda *_: ring())
+        while True:
+            await asyncio.sleep(LISTEN_CHECK_SECONDS)
+            await self._script("SELECT 1")
 
     async def close(self) -> None:
         if self.broken:

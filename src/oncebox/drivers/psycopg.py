@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -203,6 +204,12 @@ class AsyncPsycopgSession(PostgresSession):
                 await self.raw.execute(b"ROLLBACK")
         except psycopg.Error:
             self.broken = True
+
+    async def listen(self, channel: str, ring: Callable[[], None]) -> None:
+        """Ring for every NOTIFY, until cancelled or the connection is lost."""
+        await self.raw.execute(f"LISTEN {channel}".encode())
+        async for _ in self.raw.notifies():
+            ring()
 
     async def close(self) -> None:
         await self.raw.close()

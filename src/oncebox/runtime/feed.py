@@ -209,13 +209,13 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
 
 def report(consumer: str, item: Item, outcome: Outcome) -> None:
     """One log line per failure, with ids and never a payload."""
-    if outcome.status is Status.DEAD:
+    if outcome.status is Status.DEAD and outcome.error is not None:
         log.error(
             "consumer %s: message %s is dead: %s%s",
             consumer,
             item.message.id,
             outcome.reason or "known",
-            f" ({type(outcome.error).__name__})" if outcome.error else "",
+            f" ({type(outcome.error).__name__})",
         )
     elif outcome.status is Status.RETRY:
         log.warning(

@@ -16,6 +16,8 @@ import msgspec
 
 from oncebox.codec import Decode, decoder
 from oncebox.codec.payloads import shown
+from oncebox.core.effects import Call as EffectCall
+from oncebox.core.effects import EffectPolicy
 from oncebox.core.work import Tx
 from oncebox.errors import HandlerError
 from oncebox.message import Message
@@ -39,6 +41,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool
     """Takes lists: `call` gets the decoded payloads and the messages of a whole batch."""
     long: bool
+    effect: EffectPolicy | None
+    """Set for a call to the outside world, which runs outside of any transaction."""
     handle: HandleKind | None
     """The kind of connection or session it annotates, or None."""
     decode: Callable[[Message], Any]
@@ -54,6 +58,7 @@ def compile_handler(
     batch: bool,
     long: bool,
     database: frozenset[HandleKind],
+    effect: EffectPolicy | None = None,
 ) -> Handler:
     """The plan for `function`; `database` says which handles the app can give.
 
@@ -63,7 +68,7 @@ def compile_handler(
     try:
         check_function(function, types)
         is_async = is_coroutine_function(function)
-        plan = _Plan(is_async, batch, database)
+        plan = _Plan(is_async, batch, database, EffectCall if effect is not None else Tx)
         plan.serve(parameters(function))
     except HandlerError as error:
         raise HandlerError(f"handler {name!r}: {error}") from None
@@ -74,6 +79,7 @@ def compile_handler(
         is_async=is_async,
         batch=batch,
         long=long,
+        effect=effect,
         handle=plan.handle,
         decode=(lambda message: None) if decode is None else (lambda message: decode(message.payload)),
         call=_caller(function, plan, name),
@@ -83,8 +89,15 @@ def compile_handler(
 class _Plan:
     """What goes where: argument numbers by position, then by name."""
 
-    def __init__(self, is_async: bool, batch: bool, database: frozenset[HandleKind]) -> None:
+    def __init__(
+        self,
+        is_async: bool,
+        batch: bool,
+        database: frozenset[HandleKind],
+        context: type[Tx] | type[EffectCall],
+    ) -> None:
         self.is_async = is_async
+        self.context = context
         self.batch = batch
         self.database = database
         self.decode: Decode | None = None
@@ -126,8 +139,14 @@ class _Plan:
             hint = " (a method is registered on an instance)" if parameter.name in ("self", "cls") else ""
             raise HandlerError(f"parameter {parameter.name!r} has no annotation{hint}; {self._choices()}")
         annotation = without_none(parameter.annotation)
-        if annotation is Tx:
+        if annotation is self.context:
             return _TX
+        if annotation in (Tx, EffectCall):
+            raise HandlerError(
+                f"parameter {parameter.name!r}: an effect is outside of any transaction, so it takes Call and not Tx"
+                if self.context is EffectCall
+                else f"parameter {parameter.name!r}: Call is for effects; a handler takes Tx"
+            )
         if handle_kind(annotation) is not None:
             return _HANDLE
         if self.batch:

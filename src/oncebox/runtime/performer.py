@@ -13,6 +13,8 @@ from typing import Any
 
 from oncebox import errors
 from oncebox.core import steps
+from oncebox.core.effects import Call as EffectCall
+from oncebox.core.effects import idempotency_key
 from oncebox.core.steps import Call, Step
 from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
@@ -50,6 +52,7 @@ class Performer:
         self._perform: dict[type[Step], Callable[[Any], Any]] = {
             **database_steps(session),
             steps.Side: lambda step: side(step.call),
+            steps.Ask: self._ask,
             steps.Handle: self._handle_async if is_async else self._handle,
             steps.Next: lambda step: next_item(),
             steps.Settle: lambda step: settle(step.item),
@@ -60,14 +63,19 @@ class Performer:
     def __call__(self, step: Step) -> Any:
         return self._perform[type(step)](step)
 
-    def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Tx]:
+    def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Any]:
         """Payload(s), message(s) and Tx as the handler's plan wants them."""
         handler = items[0].handler
         if handler is None:
             raise errors.UsageError(f"no handler for type {items[0].message.type!r}")
         messages = [self._whole(item.message) for item in items]
         first = items[0]
-        tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths)
+        tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths, self.work.outlets)
+        first.publications, first.sendings = tx.publications, tx.sendings
+        if handler.effect is not None:
+            key = idempotency_key(self.work, first)
+            call = EffectCall(self.work.consumer, messages[0], key, 1 + first.attempts + first.deaths)
+            return handler.decode(messages[0]), messages[0], call
         if handler.batch:
             return [handler.decode(message) for message in messages], messages, tx
         return handler.decode(messages[0]), messages[0], tx
@@ -103,8 +111,11 @@ class Performer:
             self.watchdog.enter(self.session, started + self.timeout_seconds)
         try:
             handler = step.items[0].handler
-            result = handler.call(payload, message, tx, self.session.handle(handler.handle))
-            self.session.handled()
+            if handler.effect is not None:
+                result = handler.call(payload, message, tx, None)
+            else:
+                result = handler.call(payload, message, tx, self.session.handle(handler.handle))
+                self.session.handled()
         except (Exception, SystemExit) as error:
             if time.monotonic() - started > self.timeout_seconds:
                 raise self._late(step) from error
@@ -113,6 +124,7 @@ class Performer:
                 raise
             raise explained from error
         finally:
+            _close(tx)
             if self.watchdog is not None:
                 self.watchdog.leave(self.session)
         if time.monotonic() - started > self.timeout_seconds:
@@ -125,6 +137,8 @@ class Performer:
         try:
             async with limit:
                 handler = step.items[0].handler
+                if handler.effect is not None:
+                    return await handler.call(payload, message, tx, None)
                 result = await handler.call(payload, message, tx, self.session.handle(handler.handle))
                 await finished(self.session.handled())
                 return result
@@ -135,6 +149,14 @@ class Performer:
             if explained is error:
                 raise
             raise explained from error
+        finally:
+            _close(tx)
+
+    def _ask(self, step: steps.Ask) -> Any:
+        handler = step.item.handler
+        hook = handler.effect.reconcile
+        payload, _, call = self._arguments((step.item,))
+        return hook(payload, call) if hook is not None else None
 
     def _explain(self, error: BaseException) -> BaseException:
         if isinstance(error, SystemExit):
@@ -161,3 +183,9 @@ class Performer:
         if not isinstance(rows, list):
             rows = await rows
         return int(rows[0][0])
+
+
+def _close(tx: Any) -> None:
+    """What a handler keeps of its Tx must not send after its transaction is over."""
+    if type(tx) is Tx:
+        tx.closed = True

@@ -58,7 +58,13 @@ class Registry:
         """Types that are taken in the effects' transaction; None means all but the long ones."""
         if self._any is not None:
             return None
-        return tuple(kind for kind, handler in self._by_type.items() if not handler.long)
+        return tuple(
+            kind for kind, handler in self._by_type.items() if not handler.long and handler.effect is None
+        )
+
+    def effect_types(self) -> tuple[str, ...]:
+        """Types that are calls to the outside world."""
+        return tuple(kind for kind, handler in self._by_type.items() if handler.effect is not None)
 
     def long_types(self) -> tuple[str, ...]:
         """Types whose handlers hold a lease."""

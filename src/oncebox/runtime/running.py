@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -24,13 +24,14 @@ from oncebox.runtime.keeper import Keeper, new_worker_id
 from oncebox.runtime.mailbox import TaskMailbox
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
+from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss
 
 log = logging.getLogger("oncebox")
 
-PARTS = ("sources", "workers")
+PARTS = ("sources", "workers", "relay")
 DRAIN_LOOK_SECONDS = 0.02
 
 
@@ -60,6 +61,8 @@ class Running:
         drain_seconds: float = 30.0,
         load: Any = None,
         worker: str | None = None,
+        sinks: Routes = (),
+        keep_published_seconds: float = 0.0,
     ) -> None:
         self.database = database
         self.members = list(members)
@@ -70,6 +73,8 @@ class Running:
         self.load = load
         self.worker = worker or new_worker_id()
         """This incarnation's name; a parent that reaps its children chooses it."""
+        self.sinks = sinks
+        self.keep_published_seconds = keep_published_seconds
         self.tallies = Tallies()
         self._slots = iter(range(1, 1_000_000))
         self._workers: list[ThreadWorker | TaskWorker] = []
@@ -99,9 +104,22 @@ class Running:
         self.keeper.start()
         await asyncio.get_running_loop().run_in_executor(None, self.keeper.first_beat.wait, 10)
         self._stack.push_async_callback(self._stop_keeper)
+        self.outgoing = OutgoingBell(self)
+        self._tasks.append(asyncio.create_task(self.outgoing.run()))
+        if self.sinks and "relay" in self.only:
+            await self._start_relay()
         for member in self.members:
             await self._start_member(member)
         self._tasks.append(asyncio.create_task(self._maintain()))
+
+    async def _start_relay(self) -> None:
+        bell = self.outgoing.relay_bell = Bell()
+        relay = Relay(self.database, self.sinks, self.worker, bell, keep_seconds=self.keep_published_seconds)
+        self._stack.push_async_callback(relay.close)
+        await relay.open()
+        self._tasks.append(asyncio.create_task(relay.run()))
+        if self.database.dialect == "postgresql" and not self.database.pooled:
+            self._tasks.append(asyncio.create_task(listen(self.database, bell)))
 
     async def _stop_keeper(self) -> None:
         self.keeper.stop()
@@ -128,7 +146,8 @@ class Running:
     def _worker(self, member: Member, feed: Feed | None) -> ThreadWorker | TaskWorker:
         slot = next(self._slots)
         is_async = member.registry.is_async
-        settled = feed.settle if feed is not None and member.policy.mode == "inline" else self._count(member)
+        inline = feed is not None and member.policy.mode == "inline"
+        settled = self._then_ring(feed.settle if inline and feed is not None else self._count(member))
 
         def lost(gone: bool) -> None:
             if feed is not None:
@@ -155,6 +174,19 @@ class Running:
             worker.start()
         self._workers.append(worker)
         return worker
+
+    def _then_ring(self, settle: Callable[[Item], None]) -> Callable[[Item], None]:
+        def settled(item: Item) -> None:
+            settle(item)
+            if item.publications or item.sendings:
+                self.outgoing.ring()
+
+        return settled
+
+    def wake_workers(self) -> None:
+        """On the loop: stored workers look at their queue now."""
+        for worker in self._workers:
+            worker.mailbox.ring()
 
     def _count(self, member: Member) -> Any:
         def count(item: Item) -> None:
@@ -257,6 +289,34 @@ class Running:
                 log.warning("stopped with messages in hand; they roll back and are delivered again")
                 return
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
+
+
+class OutgoingBell:
+    """After commits that left something to publish or for other consumers: wakes those who wait for it,
+    here and, by NOTIFY, elsewhere. As often as it is rung, it tells the database once in a while."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.relay_bell: Bell | None = None
+        self._bell = Bell()
+
+    def ring(self) -> None:
+        """From any thread."""
+        self._bell.ring()
+
+    async def run(self) -> None:
+        """Pass it on, until cancelled."""
+        while True:
+            if not await self._bell.wait(60):
+                continue
+            if self.relay_bell is not None:
+                self.relay_bell.ring()
+            self.running.wake_workers()
+            if self.running.sinks and self.running.database.dialect == "postgresql":
+                try:
+                    await self.running.side(Call(self.running.database.queries.ring, {}))
+                except Exception as error:
+                    log.debug("nobody was notified: %s", error)
 
 
 class Receiver:

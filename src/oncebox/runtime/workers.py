@@ -12,6 +12,7 @@ from typing import Any
 
 from oncebox import errors
 from oncebox.core.batch import inline_batch
+from oncebox.core.effects import work_effect
 from oncebox.core.inline import is_suspect, stream
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
@@ -63,6 +64,8 @@ def stored_turn(work: Work, turn: int) -> Op[bool]:
     busy = bool((yield from work_batch(work)))
     if work.long_types:
         busy |= bool((yield from work_long(work)))
+    if work.effect_types:
+        busy |= bool((yield from work_effect(work)))
     if not busy or turn % 10 == 0:
         busy |= bool((yield from work_batch(work, suspect=True)))
     return busy

@@ -1,0 +1,167 @@
+"""The relay: takes outbox rows by state, publishes with confirms, and marks only what was confirmed.
+
+Keys are divided into slots, each leased to one relay, so that one key's messages leave in one order.
+A relay that stalls past its lease can only send something a second time, with the same id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from oncebox import errors
+from oncebox.codec import describe_error, unpack_headers
+from oncebox.core.outgoing import SLOTS
+from oncebox.core.queries import Queries
+from oncebox.core.steps import Call, Op, Publish, Side
+from oncebox.message import Message
+from oncebox.policy import Backoff
+
+TAKE_MAX = 500
+RETRY = Backoff(attempts=20, base_seconds=0.2, max_seconds=60.0)
+"""When a refused message is tried again, and when it is parked."""
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """One outbox row."""
+
+    seq: int
+    message: Message
+    topic: str | None
+    attempts: int
+    lazy: bool
+
+
+class Relaying:
+    """One relay's constants and what it knows about its lease."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        relay: str,
+        *,
+        lease_seconds: float = 10.0,
+        keep_seconds: float = 0.0,
+        retry: Backoff = RETRY,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self.queries = queries
+        self.relay = relay
+        self.lease_seconds = lease_seconds
+        self.keep_seconds = keep_seconds
+        """How long published rows are kept; 0 deletes them at once."""
+        self.retry = retry
+        self.jitter = jitter or random.Random()
+        self.slots: list[int] = []
+
+
+def lease(relaying: Relaying) -> Op[None]:
+    """Renew this relay's slots and take its fair share of what is free; give up what is over it."""
+    queries, relay = relaying.queries, relaying.relay
+    held, others = (yield Side(Call(queries.slots_held, {"relay": relay})))[0]
+    held = msgspec.json.decode(held) if isinstance(held, str) else list(held)
+    share = -(-SLOTS // (others + 1))
+    if len(held) > share:
+        yield Side(Call(queries.slots_free, {"relay": relay, "keep": held[:share]}))
+    params = {"relay": relay, "seconds": relaying.lease_seconds, "share": share}
+    yield Side(Call(queries.slots_lease, params))
+    held, _ = (yield Side(Call(queries.slots_held, {"relay": relay})))[0]
+    relaying.slots = msgspec.json.decode(held) if isinstance(held, str) else list(held)
+
+
+def release(relaying: Relaying) -> Op[None]:
+    """Stop in order: other relays may take the slots at once."""
+    relaying.slots = []
+    yield Side(Call(relaying.queries.slots_free, {"relay": relaying.relay, "keep": []}))
+
+
+def relay(relaying: Relaying, *, keeps_order: bool = False, limit: int = TAKE_MAX) -> Op[int]:
+    """Publish what is due in this relay's slots. Returns how many rows it dealt with.
+
+    Unless the sink keeps order, one message of a key is out at a time: each round holds the next of
+    every key, and a key whose message was not confirmed is left for another try.
+    """
+    if not relaying.slots:
+        return 0
+    params = {"slots": relaying.slots, "limit": limit}
+    rows = [_outgoing(row) for row in (yield Side(Call(relaying.queries.outbox_take, params)))]
+    if any(row.lazy for row in rows):
+        # Seen is not durable: a row of a lazy transaction must be on disk before it leaves.
+        yield Side(Call(relaying.queries.outbox_flush, {}))
+    failed: set[str] = set()
+    left = rows
+    while left:
+        batch, left = (left, []) if keeps_order else heads(left)
+        batch = [row for row in batch if row.message.key not in failed]
+        if batch:
+            replies = yield from _publish(batch)
+            failed |= yield from _settle(relaying, batch, replies)
+    return len(rows)
+
+
+def heads(rows: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
+    """The first of every key and everything without one; then the rest, in order."""
+    seen: set[str] = set()
+    now: list[Outgoing] = []
+    later: list[Outgoing] = []
+    for row in rows:
+        key = row.message.key
+        (later if key is not None and key in seen else now).append(row)
+        if key is not None:
+            seen.add(key)
+    return now, later
+
+
+def _publish(batch: list[Outgoing]) -> Op[list[BaseException | None]]:
+    """Confirmations, one for each; a sink that raises confirms nothing."""
+    try:
+        replies: list[BaseException | None] = yield Publish(tuple(batch))
+    except Exception as error:
+        return [error] * len(batch)
+    if len(replies) != len(batch):
+        return [errors.BrokerError("the sink did not answer for every message")] * len(batch)
+    return replies
+
+
+def _settle(relaying: Relaying, batch: list[Outgoing], replies: list[BaseException | None]) -> Op[set[str]]:
+    """Mark what was confirmed and put off what was not. Returns the keys that wait for another try."""
+    queries = relaying.queries
+    confirmed = [row.seq for row, reply in zip(batch, replies, strict=True) if reply is None]
+    if confirmed:
+        query = queries.outbox_keep if relaying.keep_seconds else queries.outbox_drop
+        yield Side(Call(query, {"seqs": confirmed}))
+    failed: set[str] = set()
+    for row, reply in zip(batch, replies, strict=True):
+        if reply is None:
+            continue
+        text = describe_error(reply)
+        params: dict[str, Any] = {"seq": row.seq, "error": f"{text.type}: {text.message}"}
+        attempts = row.attempts + 1
+        unreachable = isinstance(reply, errors.BrokerUnavailable)
+        refused = isinstance(reply, errors.OnceboxError) and not reply.retryable
+        if refused or (attempts >= relaying.retry.attempts and not unreachable):
+            yield Side(Call(queries.outbox_park, params))
+            continue
+        seconds = relaying.retry.delay_seconds(min(attempts, 30), relaying.jitter)
+        yield Side(Call(queries.outbox_fail, {**params, "seconds": seconds}))
+        if row.message.key is not None:
+            failed.add(row.message.key)
+    return failed
+
+
+def _outgoing(row: Sequence[Any]) -> Outgoing:
+    seq, message_id, source, kind, topic, key, payload, headers, content_type, attempts, lazy = row
+    message = Message(
+        id=message_id,
+        source=source,
+        type=kind,
+        key=key,
+        payload=bytes(payload),
+        headers=unpack_headers(bytes(headers)),
+        content_type=content_type,
+        provenance={"topic": topic} if topic else {},
+    )
+    return Outgoing(seq, message, topic, attempts, bool(lazy))
