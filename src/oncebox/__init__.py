@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oncebox.identity import Identity
     from oncebox.inbox import Claim, Inbox
     from oncebox.message import Message
+    from oncebox.outbox import Outbox
     from oncebox.policy import Backoff, Policy
     from oncebox.stores import FolderStore
 
@@ -37,6 +38,7 @@ _HOMES = {
     "Inbox": "oncebox.inbox",
     "Message": "oncebox.message",
     "OnceboxError": "oncebox.errors",
+    "Outbox": "oncebox.outbox",
     "Outcome": "oncebox.core.outcomes",
     "Policy": "oncebox.policy",
     "Retry": "oncebox.errors",
@@ -57,6 +59,7 @@ __all__ = [
     "Inbox",
     "Message",
     "OnceboxError",
+    "Outbox",
     "Outcome",
     "Policy",
     "Retry",
