@@ -28,7 +28,7 @@ from tests.servers.process import (
 )
 from tests.waiting import eventually
 
-USER = "oncebox"
+USER = "shop"
 _START_TRIES = 5
 
 

@@ -17,8 +17,8 @@ class Plan(msgspec.Struct, frozen=True):
     lock: str
     preamble: tuple[str, ...]
     current: Query
-    durability: Query | None
-    """Asks whether a commit waits for the disk."""
+    session: Query | None
+    """Asks how the role commits by default, whether its search path leads to our tables, and its name."""
     versions: tuple[tuple[int, str], ...]
     """(version, statements that apply and record it), ascending."""
 
@@ -49,14 +49,23 @@ def migrate(plan: Plan) -> Op[list[int]]:
     return applied
 
 
-def inspect(plan: Plan) -> Op[tuple[int, str]]:
-    """The newest version that is applied, and how the role commits by default; SchemaMissing when
-    there are no tables."""
+class Found(msgspec.Struct, frozen=True):
+    """What a database is like."""
+
+    version: int
+    durability: str = "on"
+    exposed: bool = False
+    """Unqualified table names may mean oncebox's tables."""
+    role: str = ""
+
+
+def inspect(plan: Plan) -> Op[Found]:
+    """The newest version that is applied and what the session is like; SchemaMissing without tables."""
     version = max((yield from _done(plan)), default=0)
-    if plan.durability is None:
-        return version, "on"
-    rows = yield Fetch(Call(plan.durability, {}))
-    return version, rows[0][0]
+    if plan.session is None:
+        return Found(version)
+    rows = yield Fetch(Call(plan.session, {}))
+    return Found(version, *rows[0])
 
 
 def _done(plan: Plan) -> Op[Sequence[int]]:

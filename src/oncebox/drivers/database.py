@@ -108,8 +108,8 @@ class Database:
 
 def _misread() -> ConfigError:
     return ConfigError(
-        "the database URL can't be read as postgresql://user:password@host:port/name; in its user and password, "
-        "write : / ? # [ ] @ % in percent-encoding (urllib.parse.quote(text, safe=''))"
+        "the database URL can't be read: in its user name and password, write : / ? # [ ] @ % in percent-encoding "
+        "(urllib.parse.quote(text, safe='') does), and its port is a number"
     )
 
 

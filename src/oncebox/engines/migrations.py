@@ -69,8 +69,12 @@ def plan(dialect: str, schema: str = "oncebox") -> Plan:
         lock=lock,
         preamble=tuple(preamble(dialect, schema)),
         current=Query("schema_versions", f"SELECT version FROM {table} ORDER BY version", False),
-        durability=(
-            Query("durability", "SELECT current_setting('synchronous_commit')", False)
+        session=(
+            Query(
+                "session",
+                f"SELECT current_setting('synchronous_commit'), '{schema}' = ANY(current_schemas(false)), current_user",
+                False,
+            )
             if dialect == "postgresql"
             else None
         ),

@@ -30,7 +30,7 @@ def check_schema(database: Database) -> None:
     """Raise SchemaMissing or SchemaOutdated with the command to run; SQLite is brought up to date."""
     if database.dialect == "sqlite":
         migrate(database)
-    judge(database, *_with(database, flow.inspect(plan(database.dialect, database.schema))))
+    judge(database, _with(database, flow.inspect(plan(database.dialect, database.schema))))
 
 
 async def check_schema_async(database: Database) -> None:
@@ -38,30 +38,37 @@ async def check_schema_async(database: Database) -> None:
     if database.dialect == "sqlite":
         await migrate_async(database)
     found = flow.inspect(plan(database.dialect, database.schema))
-    judge(database, *await _with_async(database, found))
+    judge(database, await _with_async(database, found))
 
 
 async def verify_schema_async(database: Database) -> None:
     """Compare the version only, and change nothing: for whoever reads, or has just migrated."""
-    version, _ = await _with_async(database, flow.inspect(plan(database.dialect, database.schema)))
-    judge(database, version, "on")
+    found = await _with_async(database, flow.inspect(plan(database.dialect, database.schema)))
+    judge(database, flow.Found(found.version))
 
 
-def judge(database: Database, current: int, durability: str) -> None:
-    """Compare with what this oncebox works with: its tables, and commits that are on disk when they return."""
-    if durability == "off":
+def judge(database: Database, found: flow.Found) -> None:
+    """Compare with what this oncebox works with: its tables, commits that are on disk when they return,
+    and names that mean what the user thinks."""
+    if found.durability == "off":
         raise errors.ConfigError(
             "this role commits with synchronous_commit=off: an ack could outlive its effect; set it to on for the "
             'role or the database (durability="group" is the safe way not to wait for every commit)'
         )
-    wanted = plan(database.dialect, database.schema).versions[-1][0]
-    if current < wanted:
-        raise errors.SchemaOutdated(
-            f"the oncebox tables are at version {current}, this oncebox needs {wanted}; run: oncebox migrate"
+    if found.exposed:
+        raise errors.ConfigError(
+            f"schema {database.schema!r} is on the search path of role {found.role!r} (a role of that name has it "
+            "there by default), so a handler's unqualified table names could mean oncebox's tables; use another "
+            "role, another search_path, or App(schema=…)"
         )
-    if current > wanted:
+    wanted = plan(database.dialect, database.schema).versions[-1][0]
+    if found.version < wanted:
         raise errors.SchemaOutdated(
-            f"the oncebox tables are at version {current}, newer than this oncebox ({wanted}); upgrade oncebox"
+            f"the oncebox tables are at version {found.version}, this oncebox needs {wanted}; run: oncebox migrate"
+        )
+    if found.version > wanted:
+        raise errors.SchemaOutdated(
+            f"the oncebox tables are at version {found.version}, newer than this oncebox ({wanted}); upgrade oncebox"
         )
 
 
