@@ -97,7 +97,7 @@ class Rig:
 
     def effects(self) -> int:
         """How many effects are committed."""
-        count: int = self.rows("SELECT count(*) FROM effect")[0][0]
+        count: int = self.rows("SELECT count(*) FROM shop_effect")[0][0]
         return count
 
 

@@ -12,7 +12,7 @@ from oncebox.message import Message
 from tests.guard.rigs import Rig
 from tests.guard.test_deliveries import deliver
 
-INSERT = "INSERT INTO effect VALUES ('x')"
+INSERT = "INSERT INTO shop_effect VALUES ('x')"
 
 
 async def test_autocommit_is_refused_and_leaves_nothing(rig: Rig, inbox: Inbox) -> None:
@@ -161,7 +161,7 @@ async def test_statement_that_fails_in_a_savepoint_of_its_own_is_fine(rig: Rig, 
 
 async def test_claim_that_a_savepoint_took_along_may_be_claimed_again(rig: Rig, inbox: Inbox) -> None:
     async with rig.transaction() as desk:
-        await desk.run("INSERT INTO effect VALUES ('before')")
+        await desk.run("INSERT INTO shop_effect VALUES ('before')")
         await desk.run("SAVEPOINT mine")
         async with desk.once(inbox, "evt-1") as claim:
             assert claim.first
@@ -176,7 +176,7 @@ async def test_rollback_to_a_savepoint_before_the_claim_is_caught_inside_the_blo
 ) -> None:
     with pytest.raises(errors.TransactionEnded):
         async with rig.transaction() as desk:
-            await desk.run("INSERT INTO effect VALUES ('before')")
+            await desk.run("INSERT INTO shop_effect VALUES ('before')")
             await desk.run("SAVEPOINT mine")
             async with desk.once(inbox, "evt-1") as claim:
                 assert claim.first
@@ -216,7 +216,7 @@ async def test_second_claim_in_the_same_transaction_is_refused(rig: Rig, inbox: 
 async def test_second_claim_after_a_savepoint_is_refused_too(rig: Rig, inbox: Inbox) -> None:
     with pytest.raises(errors.AlreadyClaimed):
         async with rig.transaction() as desk:
-            await desk.run("INSERT INTO effect VALUES ('before')")
+            await desk.run("INSERT INTO shop_effect VALUES ('before')")
             await desk.run("SAVEPOINT mine")
             async with desk.once(inbox, "evt-1") as middleware:
                 assert middleware.first

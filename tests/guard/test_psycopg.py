@@ -1,0 +1,142 @@
+"""What only psycopg has, and what PostgreSQL shows of the mark."""
+
+# ruff: noqa: PT012, SIM117 - the block is what is tested
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from oncebox import errors
+from oncebox.engines.migrations import statements
+from oncebox.inbox import Inbox
+
+INBOX = Inbox("billing")
+
+
+def application_name(connection: psycopg.Connection[Any]) -> Any:
+    return connection.execute("SELECT current_setting('application_name')").fetchone()
+
+
+def test_operators_see_the_users_application_name_and_the_mark(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url, application_name="shop-api") as connection:
+        with INBOX.once(connection, "evt-1") as claim:
+            assert claim.first
+            (name,) = application_name(connection)
+            assert name.startswith("shop-api oncebox:")
+        connection.commit()
+        assert application_name(connection) == ("shop-api",)
+
+
+def test_long_application_name_leaves_room_for_the_mark(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url, application_name="x" * 63) as connection:
+        with INBOX.once(connection, "evt-1") as claim:
+            assert claim.first
+            (name,) = application_name(connection)
+            assert len(name) <= 63
+            assert " oncebox:" in name
+
+
+def test_application_name_set_by_the_block_is_no_false_alarm(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url) as connection:
+        with INBOX.once(connection, "evt-1") as outer:
+            assert outer.first
+            connection.execute("SET LOCAL application_name = 'mine'")
+            with INBOX.once(connection, "evt-2") as inner:
+                assert inner.first
+            connection.execute("SET application_name = 'session-wide'")
+        with pytest.raises(errors.AlreadyClaimed), INBOX.once(connection, "evt-1"):
+            pass
+
+
+@pytest.mark.parametrize("factory", [psycopg.ClientCursor, psycopg.RawCursor])
+def test_row_and_cursor_factories_are_the_users_own(guard_pg_url: str, factory: Any) -> None:
+    with psycopg.connect(guard_pg_url, row_factory=dict_row, cursor_factory=factory) as connection:
+        for first in (True, False):
+            with INBOX.once(connection, "evt-1", payload=b"x") as claim:
+                assert claim.first is first
+            connection.commit()
+
+
+def test_block_inside_a_pipeline(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url) as connection:
+        with connection.pipeline(), INBOX.once(connection, "evt-1") as claim:
+            assert claim.first
+            connection.execute("INSERT INTO shop_effect VALUES ('x')")
+            claim.result = 1
+        connection.commit()
+        with INBOX.once(connection, "evt-1") as claim:
+            assert not claim.first
+            assert claim.result == 1
+        connection.commit()
+        with (
+            pytest.raises((errors.TransactionError, psycopg.errors.DivisionByZero)),
+            connection.pipeline(),
+            INBOX.once(connection, "evt-2") as claim,
+        ):
+            assert claim.first
+            connection.execute("SELECT 1/0")
+
+
+def test_the_drivers_own_errors_pass_unchanged(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url) as holder, psycopg.connect(guard_pg_url) as waiter:
+        with INBOX.once(holder, "evt-1") as claim:
+            assert claim.first
+        waiter.execute("SET lock_timeout = '20ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable), INBOX.once(waiter, "evt-1"):
+            pass
+        with pytest.raises(errors.TransactionAborted, match="failed already"), INBOX.once(waiter, "evt-1"):
+            pass
+        waiter.rollback()
+
+
+def test_repeatable_read_conflict_is_the_drivers_own(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url) as early, psycopg.connect(guard_pg_url) as late:
+        late.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        late.execute("SELECT 1 FROM shop_effect")
+        with INBOX.once(early, "evt-1") as claim:
+            assert claim.first
+        early.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure), INBOX.once(late, "evt-1"):
+            pass
+        late.rollback()
+
+
+def test_connection_lost_inside_the_block_is_caught(guard_pg_url: str) -> None:
+    connection = psycopg.connect(guard_pg_url)
+    with pytest.raises(errors.TransactionEnded), INBOX.once(connection, "evt-1") as claim:
+        assert claim.first
+        connection.close()
+
+
+def test_behind_a_transaction_pooler(pgbouncer_url: str, pg_url: str) -> None:
+    with psycopg.connect(pg_url) as connection:
+        for text in statements("postgresql"):
+            connection.execute(text.encode())
+    with psycopg.connect(pgbouncer_url, application_name="shop", prepare_threshold=None) as connection:
+        for first in (True, False):
+            with INBOX.once(connection, "evt-1") as claim:
+                assert claim.first is first
+            connection.commit()
+        assert application_name(connection) == ("shop",)
+        connection.commit()
+        with pytest.raises(errors.TransactionEnded), INBOX.once(connection, "evt-2") as claim:
+            assert claim.first
+            connection.commit()
+            connection.execute("SELECT 1")
+
+
+async def test_cancelled_block_is_unfinished_if_it_is_committed(guard_pg_url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(guard_pg_url) as connection:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), INBOX.once(connection, "evt-1") as claim:
+                assert claim.first
+                await asyncio.Event().wait()
+        await connection.commit()
+        with pytest.raises(errors.UnfinishedClaim):
+            async with INBOX.once(connection, "evt-1"):
+                pass
