@@ -119,6 +119,6 @@ def test_what_can_not_be_run_is_said_clearly(arguments: tuple[str, str], said: s
 def test_sqlite_needs_no_postgresql_driver() -> None:
     script = (
         "import sys; sys.modules['psycopg'] = sys.modules['asyncpg'] = None\n"
-        "import oncebox.demo.command, oncebox.demo.worker, oncebox.drivers.sqlite"
+        "import oncebox.demo.command, oncebox.demo.protected, oncebox.drivers.sqlite"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -15,11 +15,12 @@ from oncebox.brokers.memory import Memory
 from oncebox.brokers.remote import RemoteSource
 from oncebox.demo import run as run_module
 from oncebox.demo.crew import Crew, DemoFailed
+from oncebox.demo.order import QUEUE, Order
 from oncebox.demo.place import Place
 from oncebox.demo.schedule import PaymentCaptured, plan
 from oncebox.demo.screen import Bars, Lines, progress
 from oncebox.demo.verdict import counted
-from oncebox.demo.worker import QUEUE, Order, consume_as_usual
+from oncebox.demo.worker import consume_as_usual
 from oncebox.message import encode_payload
 
 

@@ -39,7 +39,7 @@ def demo_command(
     ] = 200,
     kills: Annotated[
         int, typer.Option(min=0, max=KILLS_MAX, help="How often a worker process is killed (kill -9).")
-    ] = 20,
+    ] = 15,
     seed: Annotated[
         int | None, typer.Option(min=0, help="The same payments, duplicates and kill schedule again.")
     ] = None,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from oncebox.demo.worker import READY, STOP_SECONDS, Order
+from oncebox.demo.order import READY, STOP_SECONDS, Order
 from oncebox.errors import OnceboxError
 
 FAILURES_MAX = 3
@@ -93,7 +93,7 @@ class Seat:
         # A session of its own: Ctrl-C is the parent's to deal with.
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "oncebox.demo.worker",
+                sys.executable, "-P", "-m", "oncebox.demo.worker", self._order.side,
                 stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, env=_environment(),
             )  # fmt: skip
 

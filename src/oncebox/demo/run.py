@@ -9,11 +9,10 @@ from typing import Protocol
 
 from oncebox.brokers.memory import Memory, QueueStats
 from oncebox.demo.crew import Crew, DemoFailed
-from oncebox.demo.handlers import MESSAGE_TYPE
+from oncebox.demo.order import QUEUE, Order, Side
 from oncebox.demo.place import Place
-from oncebox.demo.schedule import WORKERS, Schedule
+from oncebox.demo.schedule import MESSAGE_TYPE, WORKERS, Schedule
 from oncebox.demo.verdict import Figures, counted
-from oncebox.demo.worker import QUEUE, Order, Side
 from oncebox.message import Message
 
 LOOK_SECONDS = 0.001

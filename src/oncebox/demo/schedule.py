@@ -10,6 +10,7 @@ import random
 
 import msgspec
 
+MESSAGE_TYPE = "payment.captured"
 WORKERS = 2
 """Processes at work at a time: one goes on while the other is being replaced."""
 KILL_DELAY_SECONDS_MAX = 0.01
@@ -24,6 +25,11 @@ class PaymentCaptured(msgspec.Struct, frozen=True):
     id: str
     account: int
     cents: int
+
+    @property
+    def row(self) -> tuple[str, int, int]:
+        """Its charge in the table."""
+        return self.id, self.account, self.cents
 
 
 class Kill(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from oncebox.demo.order import Side
 from oncebox.demo.schedule import WORKERS, Schedule
 from oncebox.demo.verdict import Figures, Report, sentence
-from oncebox.demo.worker import Side
 
 LABELS: dict[Side, str] = {"unprotected": "usual handler", "oncebox": "oncebox"}
 LINES_PER_RUN = 4

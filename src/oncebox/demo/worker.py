@@ -1,46 +1,26 @@
-"""One worker process of the demo: `python -m oncebox.demo.worker`, its order on standard input.
+"""One worker process of the demo: `python -m oncebox.demo.worker SIDE`, its order on standard input.
 
 The first line of standard input is the order; its end is the word to stop, which also comes when the
 parent dies. The order is not an argument, since it holds the broker's secret and the database's password.
+The side is one, so that a spare worker can load all it needs before its order comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Literal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 
-from oncebox.app import App
 from oncebox.brokers.remote import RemoteMemory, RemoteSource
-from oncebox.demo.handlers import register, values
-from oncebox.demo.place import Place
+from oncebox.demo.order import QUEUE, READY, STOP_SECONDS, Order
 from oncebox.demo.schedule import PaymentCaptured
 
-QUEUE = "payments"
-READY = b"ready"
 PREFETCH = 10
-STOP_SECONDS = 10.0
-HEARTBEAT_SECONDS = 0.5
-LAPSE_SECONDS = 2.0
-"""How soon a killed worker is known to be dead. The default of 10 s suits services, not a demo of 20 s."""
-
-Side = Literal["unprotected", "oncebox"]
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told: which handler, where its messages come from, where its charges go."""
-
-    side: Side
-    address: str
-    place: Place
-    config: str
-    """An empty policy file: an `oncebox.toml` in the user's folder is about the user's app."""
-    ack_first: bool = False
 
 
 async def consume_as_usual(source: RemoteSource, order: Order) -> None:
@@ -53,7 +33,7 @@ async def consume_as_usual(source: RemoteSource, order: Order) -> None:
             if order.ack_first:
                 await source.ack([delivery])
                 await asyncio.sleep(0)
-            connection.execute(statement, values(payment))
+            connection.execute(statement, payment.row)
             if not order.ack_first:
                 await source.ack([delivery])
                 # The ack leaves now. Acks of a whole batch would travel together otherwise, and a kill
@@ -75,43 +55,27 @@ async def working_as_usual(order: Order) -> AsyncIterator[asyncio.Task[None]]:
         await source.close()
 
 
-@asynccontextmanager
-async def working_with_oncebox(order: Order) -> AsyncIterator[None]:
-    """The same charge as a handler of oncebox."""
-    app = App(
-        order.place.url,
-        schema=order.place.schema,
-        config=order.config,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        lapse_seconds=LAPSE_SECONDS,
-    )
-    # A payment that was in hand at several kills is not to blame for them, as it would be in a service.
-    billing = app.consumer(
-        "billing",
-        RemoteMemory(order.address).queue(QUEUE),
-        mode="inline",
-        concurrency=1,
-        crash_limit=1_000_000,
-    )
-    register(billing, order.place)
-    async with app.running():
-        yield
+Working = Callable[[Order], AbstractAsyncContextManager[asyncio.Task[None] | None]]
 
 
-async def work(order: Order) -> None:
+def load(side: str) -> Working:
+    """What a side works with. oncebox itself is loaded only where it is used."""
+    if side == "unprotected":
+        return working_as_usual
+    from oncebox.demo.protected import working_with_oncebox
+
+    return working_with_oncebox
+
+
+async def work(order: Order, working: Working) -> None:
     """Work until told to stop. An error of the usual handler ends the process, as it would in a service."""
     stop = asyncio.Event()
     _listen_for_the_end(asyncio.get_running_loop(), stop)
-    if order.side == "oncebox":
-        async with working_with_oncebox(order):
-            _say(READY)
-            await stop.wait()
-        return
-    async with working_as_usual(order) as task:
-        _say(READY)
+    async with working(order) as task:
+        os.write(1, READY + b"\n")
         stopped = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if task in done:
+        await asyncio.wait({stopped, task or stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task is not None and task.done():
             stopped.cancel()
             task.result()
 
@@ -139,13 +103,10 @@ def _read_order() -> Order:
     return msgspec.json.decode(line, type=Order)
 
 
-def _say(word: bytes) -> None:
-    os.write(1, word + b"\n")
-
-
 def main() -> None:
     """The process."""
-    asyncio.run(work(_read_order()))
+    working = load(sys.argv[1])
+    asyncio.run(work(_read_order(), working))
 
 
 if __name__ == "__main__":
