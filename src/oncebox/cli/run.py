@@ -56,8 +56,8 @@ def run_command(
         typer.Option(
             "--only",
             metavar="PART",
-            help="Run only sources (receiving; an inline message is handled where it is received) or only "
-            "workers (handling what is stored). Repeat it, or separate by commas.",
+            help="Run only sources (receiving; an inline message is handled where it is received), only "
+            "workers (handling what is stored) or only the relay (publishing). Repeat it, or separate by commas.",
         ),
     ] = None,
     log_level: Annotated[

@@ -16,8 +16,9 @@ from types import FrameType
 
 from oncebox.runtime.supervisor import STOP
 
-AT_ONCE_SECONDS = 5.0
-"""Stopping at once takes no longer than this, whatever blocks."""
+AT_ONCE_SECONDS = 3.0
+"""Stopping at once takes no longer than this, whatever blocks: a handler that keeps the event loop to
+itself, or a plain `def` one that sits on SQLite's write lock, and with it on our own last writes."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
