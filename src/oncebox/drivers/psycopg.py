@@ -86,6 +86,10 @@ class PsycopgSession(PostgresSession):
         if result.status not in _OK:
             refusal = psycopg.errors.error_from_result(result, "utf-8")
             self.broken = self.raw.closed
+            if refusal.sqlstate is None:
+                # Not the server's word but libpq's own: nobody is there any more.
+                self.broken = True
+                raise postgresql.translate(None, committing=committing) from refusal
             if refusal.sqlstate == "26000":
                 self.prepared = frozenset()
             raise translated(refusal, committing=committing) from refusal
