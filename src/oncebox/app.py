@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from oncebox import errors
 from oncebox.brokers.contract import Sink, Source
 from oncebox.consumer import Consumer
 from oncebox.core.outgoing import Outlets
+from oncebox.core.steps import Call
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.identity import Identity
@@ -255,7 +256,14 @@ class _SyncState:
                 self._pools[settings] = Connections(self._app.database, settings)
             return self._pools[settings]
 
+    def write_counts(self) -> None:
+        """Best effort: the outcomes that were counted are committed, and must not look like failures."""
+        with suppress(errors.DatabaseError):
+            if call := _counts(self._app):
+                self.side(call)
+
     def close(self) -> None:
+        self.write_counts()
         for pool in self._pools.values():
             pool.close()
         self.side.close()
@@ -277,7 +285,19 @@ class _AsyncState:
                 self._pools[settings] = AsyncConnections(self._app.database, settings)
         return self._pools[settings]
 
+    async def write_counts(self) -> None:
+        """As the blocking one."""
+        with suppress(errors.DatabaseError):
+            if call := _counts(self._app):
+                await self.side(call)
+
     async def close(self) -> None:
+        await self.write_counts()
         for pool in self._pools.values():
             await pool.close()
         await self.side.close()
+
+
+def _counts(app: App) -> Call | None:
+    rows = app.tallies.drain()
+    return Call(app.database.queries.tally, {"rows": rows}) if rows else None

@@ -12,7 +12,7 @@ from oncebox.core.effects import EffectPolicy, OnUnknown
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Call, Op
+from oncebox.core.steps import Op
 from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session
@@ -148,7 +148,7 @@ class Consumer:
             await run_async(self._flow(item), performer)
         outcome = self._counted(item)
         if self.app.tallies.is_due():
-            await state.side(self._tally())
+            await state.write_counts()
         return outcome
 
     def process_sync(self, message: Message, handle: Any = None) -> Outcome:
@@ -164,7 +164,7 @@ class Consumer:
             run(self._flow(item), performer)
         outcome = self._counted(item)
         if self.app.tallies.is_due():
-            state.side(self._tally())
+            state.write_counts()
         return outcome
 
     def _inbox(self) -> Inbox:
@@ -174,9 +174,6 @@ class Consumer:
         assert item.outcome is not None
         self.app.tallies.add(self.name, item.message.type, item.outcome)
         return item.outcome
-
-    def _tally(self) -> Call:
-        return Call(self.app.database.queries.tally, {"rows": self.app.tallies.drain()})
 
     def _item(self, message: Message, *, needs_async: bool) -> Item:
         if self.policy.mode == "inline" and self.registry.all() and self.registry.is_async != needs_async:
