@@ -129,6 +129,7 @@ class Consumer:
             effect_types=self.registry.effect_types(),
             handler=self.registry.find,
             outlets=self.app.outlets(self.name),
+            lapse_seconds=self.app.lapse_seconds,
         )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:

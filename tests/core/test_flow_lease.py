@@ -159,7 +159,7 @@ PLAN = Plan(
     lock="LOCK",
     preamble=("CREATE version",),
     current=Query("schema_versions", "SELECT version", False),
-    durability=None,
+    session=None,
     versions=((1, "FIRST"), (2, "SECOND")),
 )
 OPENED: list[tuple[type[Step], object]] = [(Begin, 0), (Script, None), (Script, None)]

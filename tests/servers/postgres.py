@@ -38,7 +38,9 @@ class Postgres:
     def __init__(self, *settings: str) -> None:
         """`settings` are extra `name=value` pairs, which win over the defaults below."""
         self.port = 0
-        self._settings = ("fsync=on", "max_connections=200", *settings)
+        # A killed server leaves its writes with the operating system, which lives on: fsync would only
+        # guard against power loss, and make every test wait for the disk.
+        self._settings = ("fsync=off", "max_connections=200", *settings)
         self._process: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
         self._folder = private_folder("oncebox-pg-")

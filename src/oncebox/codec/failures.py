@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from traceback import StackSummary, walk_tb
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ MESSAGE_CHARS_MAX = 2_000
 TRACEBACK_BYTES_MAX = 16 * 1024
 _FRAMES_MAX = 60
 _CHAIN_MAX = 8
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class ErrorText(NamedTuple):
@@ -68,9 +71,14 @@ def _frames(error: BaseException) -> Iterator[str]:
     """Oldest first, as Python prints a chain, without the messages."""
     for link in reversed(_chain(error)):
         yield "Traceback (most recent call last):\n"
-        frames = walk_tb(link.__traceback__)
-        yield from StackSummary.extract(frames, limit=-_FRAMES_MAX, capture_locals=False).format()
+        yield from _own(StackSummary.extract(walk_tb(link.__traceback__), capture_locals=False)).format()
         yield f"{type_name(link)}\n"
+
+
+def _own(stack: StackSummary) -> StackSummary:
+    """Without the leading frames of oncebox itself, as long as the user's follow; the end of a long one."""
+    first = next((n for n, frame in enumerate(stack) if not frame.filename.startswith(_PACKAGE)), 0)
+    return StackSummary.from_list(stack[first:][-_FRAMES_MAX:])
 
 
 def _chain(error: BaseException) -> list[BaseException]:

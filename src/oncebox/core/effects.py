@@ -17,7 +17,7 @@ from oncebox.core.batch import results
 from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, record_attempt
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.steps import Ask, Begin, Commit, Fetch, Handle, Keep, Op, Rollback, Settle
-from oncebox.core.stored import take_leased
+from oncebox.core.stored import give_up, take_leased
 from oncebox.core.work import Item, Work
 from oncebox.identity import derived
 from oncebox.message import MessageKey
@@ -68,7 +68,7 @@ def work_effect(work: Work) -> Op[int]:
             if isinstance(error, GeneratorExit):
                 raise
             yield Rollback()
-            yield Keep(item, False)
+            yield from give_up(work, item)
             raise
         yield Keep(item, False)
     yield Settle(item)

@@ -63,6 +63,8 @@ class Queries:
     extend: Query
     finish_leased: Query
     still_leased: Query
+    give_up: Query
+    is_alive: Query
     postpone: Query
     record_attempt: Query
     count_attempts: Query

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from oncebox import errors
 from oncebox.codec import (
@@ -365,15 +366,14 @@ def work_long(work: Work) -> Op[int]:
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        yield Keep(item, False)
         if isinstance(error, errors.LeaseLost):
             item.outcome = Outcome(Status.IN_FLIGHT, error=error)
         elif not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+            yield from give_up(work, item)
             raise
         else:
             yield from _charge_lease(work, item, error)
-    else:
-        yield Keep(item, False)
+    yield Keep(item, False)
     yield Settle(item)
     return 1
 
@@ -407,7 +407,7 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
             yield Rollback()
             return None
         item = to_item(work, rows[0])
-        lapsed = int(item.token is not None)
+        lapsed = int(item.token is not None and not (yield from _is_alive(work, item.token)))
         died = errors.ProcessDied("the lease ran out: its process died or stood still")
         calls = (record_attempt(work, item, died, died=True),) if lapsed else ()
         if item.deaths + lapsed >= work.policy.crash_limit:
@@ -415,7 +415,9 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
             yield Commit(token, (*calls, *bury_queued(work, item, verdict, charged=item.deaths + lapsed)))
             item.outcome = verdict.outcome
             return item
-        item.token = work.token()
+        item.deaths += lapsed
+        item.message = structs.replace(item.message, attempt=1 + item.attempts + item.deaths)
+        item.token = f"{work.worker}/{work.token()}"
         lease = work.call(
             work.queries.lease,
             seq=item.seq,
@@ -429,6 +431,25 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
             yield Rollback()
         raise
     return item
+
+
+def _is_alive(work: Work, token: str) -> Op[bool]:
+    """Whether the worker that let its lease lapse lives on: it lost its connection or was cancelled, and
+    no process died."""
+    holder = token.rpartition("/")[0]
+    if holder == work.worker:
+        return True
+    alive = work.call(work.queries.is_alive, id=holder, seconds=work.lapse_seconds)
+    return bool((yield Fetch(alive)))
+
+
+def give_up(work: Work, item: Item) -> Op[None]:
+    """Hand a lease back that could not be finished: due at once, and no death of anybody."""
+    yield Keep(item, False)
+    try:
+        yield Side(work.call(work.queries.give_up, seq=item.seq, token=item.token))
+    except errors.DatabaseError:
+        return
 
 
 def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
@@ -446,6 +467,7 @@ def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
     except BaseException as lost:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()
+            yield from give_up(work, item)
         raise
     item.outcome = verdict.outcome
 

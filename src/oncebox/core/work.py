@@ -49,6 +49,7 @@ class Item:
         "seq",
         "token",
         "waiter",
+        "whole",
     )
 
     def __init__(
@@ -76,6 +77,8 @@ class Item:
         self.deaths = 0
         self.token: str | None = None
         self.waiter: Any = None
+        self.whole: Message | None = None
+        """The message with its payload, where only a reference to it is kept."""
 
 
 class Work:
@@ -94,6 +97,7 @@ class Work:
         effect_types: tuple[str, ...] = (),
         handler: Callable[[str], Any] = lambda kind: None,
         outlets: Outlets | None = None,
+        lapse_seconds: float = 10.0,
         jitter: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = new_token,
@@ -109,6 +113,8 @@ class Work:
         self.effect_types = list(effect_types)
         """Types that are calls to the outside world."""
         self.outlets = outlets or Outlets()
+        self.lapse_seconds = lapse_seconds
+        """How long a heartbeat may be old before its worker counts as dead."""
         self.handler = handler
         """The handler of a type, or None."""
         self.jitter = jitter or random.Random()

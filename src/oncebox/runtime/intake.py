@@ -92,10 +92,10 @@ class Intake:
         assert self.store is not None
         message = item.message
         reference = self.store.put(hashlib.sha256(message.payload).hexdigest(), message.payload)
-        if self.policy.mode == "stored":
-            headers = (*message.headers, (CLAIM_CHECK, reference.encode()))
-            item.message = msgspec.structs.replace(message, headers=headers, payload=b"")
+        headers = (*message.headers, (CLAIM_CHECK, reference.encode()))
+        item.message = msgspec.structs.replace(message, headers=headers, payload=b"")
         item.payload = b""
+        item.whole = message
 
     def _unusable(self, delivery: Delivery, error: Exception) -> Item:
         """Something that can't even be a message, under an id made from all that is known of it."""

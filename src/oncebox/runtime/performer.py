@@ -68,7 +68,7 @@ class Performer:
         handler = items[0].handler
         if handler is None:
             raise errors.UsageError(f"no handler for type {items[0].message.type!r}")
-        messages = [self._whole(item.message) for item in items]
+        messages = [item.whole or self._whole(item.message) for item in items]
         first = items[0]
         tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths, self.work.outlets)
         first.publications, first.sendings = tx.publications, tx.sendings

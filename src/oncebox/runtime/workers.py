@@ -155,6 +155,9 @@ class ThreadWorker(threading.Thread):
         turn = 0
         while not self.stopping:
             try:
+                if session is not None and session.broken:
+                    session.close()
+                    session = None
                 if session is None or performer is None:
                     session = self.crew.database.connect(self.crew.settings)
                     performer = self.crew.performer(self.work, session, self.mailbox, False)
@@ -203,6 +206,9 @@ class TaskWorker:
         try:
             while not self.stopping:
                 try:
+                    if session is not None and session.broken:
+                        await finished(session.close())
+                        session = None
                     if session is None or performer is None:
                         session = await self.crew.database.connect_async(self.crew.settings)
                         performer = self.crew.performer(self.work, session, self.mailbox, True)

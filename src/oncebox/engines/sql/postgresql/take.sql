@@ -72,6 +72,14 @@ DELETE FROM {p}queue WHERE seq = :seq AND token = :token
 -- Locks the row, so that nobody can take over between the check and the commit.
 SELECT seq FROM {p}queue WHERE seq = :seq AND token = :token FOR UPDATE
 
+-- name: give_up
+-- By the holder only: it could not finish, and says so instead of letting the lease lapse.
+UPDATE {p}queue SET token = NULL, due = clock_timestamp() WHERE seq = :seq AND token = :token
+
+-- name: is_alive
+SELECT 1 FROM {p}worker
+WHERE id = :id AND heartbeat > statement_timestamp() - :seconds::float8 * interval '1 second'
+
 -- name: postpone
 -- Somebody else's marker names it: leave it until that somebody is heard of or declared dead.
 UPDATE {p}queue SET due = clock_timestamp() + :seconds::float8 * interval '1 second'

@@ -101,6 +101,12 @@ DELETE FROM {p}queue WHERE seq = :seq AND token = :token
 -- name: still_leased
 SELECT seq FROM {p}queue WHERE seq = :seq AND token = :token
 
+-- name: give_up
+UPDATE {p}queue SET token = NULL, due = {now} WHERE seq = :seq AND token = :token
+
+-- name: is_alive
+SELECT 1 FROM {p}worker WHERE id = :id AND heartbeat > {now} - CAST(:seconds * 1000000 AS INTEGER)
+
 -- name: postpone
 UPDATE {p}queue SET due = {now} + CAST(:seconds * 1000000 AS INTEGER)
 WHERE seq IN (SELECT value FROM json_each(:seqs))
