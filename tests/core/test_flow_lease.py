@@ -9,7 +9,19 @@ from oncebox.core.migrate import Plan, migrate
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.queries import Query
 from oncebox.core.reap import reap, reap_lapsed
-from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Keep, Rollback, Script, Settle, Step
+from oncebox.core.steps import (
+    Begin,
+    Commit,
+    Execute,
+    Fetch,
+    Handle,
+    Keep,
+    Rollback,
+    Script,
+    Settle,
+    Side,
+    Step,
+)
 from oncebox.core.stored import work_long
 from oncebox.core.work import Work
 from tests.core.flows import queued, work
@@ -54,8 +66,8 @@ def test_a_failure_under_a_lost_lease_is_not_recorded() -> None:
     flow = play(
         work_long(worker()),
         [
-            *LEASED, (Begin, 1), (Handle, ValueError("no")), (Rollback, None), (Keep, None),
-            (Begin, 0), (Fetch, []), (Rollback, None), (Settle, None),
+            *LEASED, (Begin, 1), (Handle, ValueError("no")), (Rollback, None),
+            (Begin, 0), (Fetch, []), (Rollback, None), (Keep, None), (Settle, None),
         ],
     )  # fmt: skip
     assert outcome_of(flow.steps[-1]).status is Status.IN_FLIGHT
@@ -66,17 +78,17 @@ def test_a_failure_under_its_own_lease_is_charged() -> None:
     flow = play(
         work_long(worker()),
         [
-            *LEASED, (Begin, 1), (Handle, ValueError("no")), (Rollback, None), (Keep, None),
-            (Begin, 0), (Fetch, [(1,)]), (Commit, 0), (Settle, None),
+            *LEASED, (Begin, 1), (Handle, ValueError("no")), (Rollback, None),
+            (Begin, 0), (Fetch, [(1,)]), (Commit, 0), (Keep, None), (Settle, None),
         ],
     )  # fmt: skip
-    assert queries_of(flow.steps[-2]) == ["record_attempt", "charge"]
+    assert queries_of(flow.steps[-3]) == ["record_attempt", "charge"]
 
 
 def test_a_lease_found_lapsed_is_a_death_on_record() -> None:
-    row = queued(1, deaths=1, token="another's")
+    row = queued(1, deaths=1, token="another/1")
     flow = Stepped(work_long(worker()))
-    for reply in (0, [row]):
+    for reply in (0, [row], []):
         flow.reply(reply)
     commit = flow.expect(Commit)
     assert queries_of(commit) == ["record_attempt", "lease"]
@@ -87,10 +99,22 @@ def test_a_lease_found_lapsed_is_a_death_on_record() -> None:
 def test_lapsed_leases_end_as_a_crash_loop() -> None:
     flow = play(
         work_long(worker(crash_limit=3)),
-        [(Begin, 0), (Fetch, [queued(1, deaths=2, token="another's")]), (Commit, 0), (Settle, None)],
-    )
-    assert queries_of(flow.steps[2]) == ["record_attempt", "bury_queued", "finish"]
-    assert outcome_of(flow.steps[3]).reason == Reason.CRASH_LOOP
+        [
+            (Begin, 0), (Fetch, [queued(1, deaths=2, token="another/1")]), (Fetch, []), (Commit, 0),
+            (Settle, None),
+        ],
+    )  # fmt: skip
+    assert queries_of(flow.steps[3]) == ["record_attempt", "bury_queued", "finish"]
+    assert outcome_of(flow.steps[4]).reason == Reason.CRASH_LOOP
+
+
+def test_a_lease_that_a_living_worker_let_lapse_is_nobodys_death() -> None:
+    flow = Stepped(work_long(worker()))
+    for reply in (0, [queued(1, token="another/1")], [(1,)]):
+        flow.reply(reply)
+    commit = flow.expect(Commit)
+    assert queries_of(commit) == ["lease"]
+    assert commit.calls[0].params["deaths"] == 0
 
 
 @pytest.mark.parametrize("error", [errors.DatabaseUnavailable("gone"), asyncio.CancelledError()])
@@ -101,8 +125,10 @@ def test_a_cancelled_long_handler_stops_keeping_its_lease(error: BaseException) 
         flow.expect(kind)
         flow.reply(reply)
     assert flow.expect(Keep).on is False
+    flow.reply(None)
+    assert queries_of(flow.expect(Side)) == ["give_up"]
     with pytest.raises(type(error)):
-        flow.reply(None)
+        flow.reply([])
 
 
 def test_nothing_to_lease_leaves_no_trace() -> None:

@@ -24,7 +24,7 @@ def test_each_database_is_fresh_and_ours(postgres: Postgres, pg_url: str) -> Non
     other_url = postgres.create_database()
     with psycopg.connect(pg_url) as one, psycopg.connect(other_url) as other:
         one.execute("CREATE TABLE seen ()")
-        assert _scalar(one, "SELECT current_user") == "oncebox"
+        assert _scalar(one, "SELECT current_user") == "shop"
         assert _scalar(one, "SHOW fsync") == "off"
         assert _scalar(one, "SHOW listen_addresses") == "127.0.0.1"
         assert _scalar(other, "SELECT to_regclass('seen')") is None
