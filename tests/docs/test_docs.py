@@ -24,7 +24,7 @@ def _run(page: Path, cwd: Path, database_url: str | None = None) -> subprocess.C
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=110,
     )
 
 
