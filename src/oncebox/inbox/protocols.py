@@ -7,7 +7,7 @@ one of them.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class SyncHandle(Protocol):
@@ -23,10 +23,16 @@ class AwaitableHandle(Protocol):
 
 
 class AsyncpgHandle(Protocol):
-    """asyncpg's connection and pool proxy, which have no `commit()`."""
+    """asyncpg's connection, which has no `commit()`."""
 
     def is_in_transaction(self) -> bool: ...
-    def is_closed(self) -> bool: ...
 
 
-AsyncHandle = AwaitableHandle | AsyncpgHandle
+class AsyncpgProxy(Protocol):
+    """A connection of asyncpg's pool. Its methods are made at run time, so without type stubs this
+    is all that a checker sees of it."""
+
+    def _detach(self) -> Any: ...
+
+
+AsyncHandle = AwaitableHandle | AsyncpgHandle | AsyncpgProxy
