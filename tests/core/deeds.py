@@ -55,12 +55,12 @@ async def rolls_back_and_begins(db: Db) -> None:
 
 
 async def commits_in_a_script(db: Db) -> None:
-    await db.script("INSERT INTO effect (key, note) VALUES ('evt-1', 'script'); COMMIT; BEGIN")
+    await db.script("INSERT INTO shop_effect (key, note) VALUES ('evt-1', 'script'); COMMIT; BEGIN")
 
 
 async def runs_a_script(db: Db) -> None:
     # executescript commits whatever is open before it starts.
-    await db.script("INSERT INTO effect (key, note) VALUES ('evt-1', 'script')")
+    await db.script("INSERT INTO shop_effect (key, note) VALUES ('evt-1', 'script')")
 
 
 async def uses_the_connection_as_a_context(db: Db) -> None:

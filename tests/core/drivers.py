@@ -57,7 +57,7 @@ class Db:
 
     async def effect(self, key: str, note: str = "") -> None:
         """Leave a trace that is never merged with another: one row per time this ran and committed."""
-        await self.run("INSERT INTO effect (key, note) VALUES (?, ?)", key, note)
+        await self.run("INSERT INTO shop_effect (key, note) VALUES (?, ?)", key, note)
 
     async def script(self, sql: str) -> None:
         """Several statements in one text, as a handler might send them."""

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.core.drivers import KINDS
-from tests.core.kit import TABLES, Shop
+from tests.core.kit import Shop
 from tests.servers import Postgres
 
 
@@ -89,6 +89,9 @@ def _empty(url: str) -> None:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        if admin.execute("SELECT to_regclass('oncebox.ledger')").fetchone() != (None,):
-            for table in ("effect", *(f"oncebox.{name}" for name in TABLES)):
-                admin.execute(f"DELETE FROM {table}".encode())
+        tables = admin.execute(
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+            "WHERE schemaname IN ('oncebox', 'public') AND tablename <> 'version'"
+        ).fetchall()
+        for (table,) in tables:
+            admin.execute(f"DELETE FROM {table}".encode())

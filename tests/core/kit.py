@@ -33,8 +33,7 @@ __all__ = ["Call", "Shop", "effect", "event"]
 T = TypeVar("T")
 THREADS = 64
 
-EFFECT = "CREATE TABLE effect (key TEXT NOT NULL, note TEXT NOT NULL)"
-TABLES = ("ledger", "result", "attempt", "queue", "dead", "tally", "worker", "hand")
+EFFECT = "CREATE TABLE shop_effect (key TEXT NOT NULL, note TEXT NOT NULL)"
 
 
 Through = Callable[[Perform], Perform]
@@ -53,7 +52,7 @@ class Shop:
         self.closed = False
         self._url = url
         migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
-        if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'effect'"):
+        if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'shop_effect'"):
             self.rows(EFFECT)
 
     async def close(self) -> None:
@@ -266,12 +265,12 @@ class Shop:
 
     def effects(self) -> Counter[str]:
         """How often each key took effect."""
-        return Counter(key for (key,) in self.rows("SELECT key FROM effect"))
+        return Counter(key for (key,) in self.rows("SELECT key FROM shop_effect"))
 
     def notes(self) -> list[str]:
         """What effects say, in the order they were made on one worker."""
         order = "rowid" if self.kind.engine == "sqlite" else "ctid"
-        return [note for (note,) in self.rows(f"SELECT note FROM effect ORDER BY {order}")]
+        return [note for (note,) in self.rows(f"SELECT note FROM shop_effect ORDER BY {order}")]
 
     def dead(self) -> list[tuple[Any, ...]]:
         """(id, reason, error type, error) of the dead, by id."""
