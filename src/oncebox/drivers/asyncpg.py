@@ -123,10 +123,13 @@ class AsyncpgSession(PostgresSession):
             await self._script("SELECT 1")
 
     async def close(self) -> None:
-        if self.broken:
-            self.raw.terminate()
-        else:
-            await self.raw.close(timeout=5)
+        if not self.broken:
+            try:
+                await self.raw.close(timeout=5)
+                return
+            except (asyncpg.PostgresError, *_LOST):
+                pass  # lost without anybody's having noticed: there is no one to say goodbye to
+        self.raw.terminate()
 
 
 def unreachable(error: BaseException) -> errors.OnceboxError:
