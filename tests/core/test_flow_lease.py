@@ -194,16 +194,25 @@ OPENED: list[tuple[type[Step], object]] = [(Begin, 0), (Script, None), (Script, 
 def test_each_missing_version_is_applied_under_a_lock_in_a_transaction_of_its_own() -> None:
     flow = play(
         migrate(PLAN),
-        [*OPENED, (Fetch, [(1,)]), (Rollback, None), *OPENED, (Fetch, [(1,)]), (Script, None), (Commit, 0)],
-    )
+        [
+            (Fetch, errors.SchemaMissing("no tables")),
+            *OPENED, (Fetch, [(1,)]), (Rollback, None),
+            *OPENED, (Fetch, [(1,)]), (Script, None), (Commit, 0),
+        ],
+    )  # fmt: skip
     texts = [step.text for step in flow.steps if isinstance(step, Script)]
     assert texts == ["LOCK", "CREATE version", "LOCK", "CREATE version", "SECOND"]
     assert flow.value == [2]
 
 
+def test_a_schema_that_is_up_to_date_is_only_looked_at() -> None:
+    flow = play(migrate(PLAN), [(Fetch, [(1,), (2,)])])
+    assert flow.value == []
+
+
 def test_a_migration_that_fails_is_rolled_back() -> None:
     flow = Stepped(migrate(PLAN))
-    replies: list[object] = [0, None, None, [], errors.DatabaseError("no room")]
+    replies: list[object] = [[], 0, None, None, [], errors.DatabaseError("no room")]
     for reply in replies:
         flow.reply(reply)
     flow.expect(Rollback)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from oncebox import errors
 from oncebox.core.queries import Query
 from oncebox.core.steps import Begin, Call, Commit, Fetch, Op, Rollback, Script
 from oncebox.core.work import new_token
@@ -27,7 +28,14 @@ def migrate(plan: Plan) -> Op[list[int]]:
     """Apply what is missing and return the versions applied. Safe to run from many machines at once,
     and to run again after a crash at any point."""
     applied: list[int] = []
+    try:
+        # Most starts find everything in place: looking needs no lock, and must not wait for a writer.
+        known = set((yield from _done(plan)))
+    except errors.SchemaMissing:
+        known = set()
     for version, text in plan.versions:
+        if version in known:
+            continue
         token = new_token()
         try:
             yield Begin(token)
