@@ -23,7 +23,7 @@ from oncebox.cli.stopping import Stopping, leave
 from oncebox.errors import ConfigError, OnceboxError
 from oncebox.runtime.running import PARTS, Running
 from oncebox.runtime.schema import check_schema_async
-from oncebox.runtime.supervisor import CONFIG_EXIT, WORKER_VARIABLE, Supervisor
+from oncebox.runtime.supervisor import CONFIG_EXIT, STOP_SECONDS, WORKER_VARIABLE, Supervisor
 
 log = logging.getLogger("oncebox")
 
@@ -186,7 +186,7 @@ async def _supervise(app: App, command: list[str], workers: int, ended: Ended) -
     """Look after children until asked to stop, or until they can't start as they are told to."""
     await check_schema_async(app.database)
     supervisor = Supervisor(app.database, command, workers, drain_seconds=app.drain_seconds)
-    stopping = Stopping(supervisor.drain, supervisor.stop)
+    stopping = Stopping(supervisor.drain, supervisor.stop, seconds=2 * STOP_SECONDS + 1)
     stopping.listen()
     log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
     if not await supervisor.run():

@@ -27,10 +27,13 @@ class Stopping:
     """Calls `drain`, then `hurry`, on the loop it was made on. Signals reach it even when a handler
     blocks the loop, so that "at once" needs nobody's cooperation."""
 
-    def __init__(self, drain: Callable[[], None], hurry: Callable[[], None]) -> None:
+    def __init__(
+        self, drain: Callable[[], None], hurry: Callable[[], None], *, seconds: float = AT_ONCE_SECONDS
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._drain = drain
         self._hurry = hurry
+        self._seconds = seconds
         self.requests = 0
         self.exit_code = 0
         """128 + the signal that asked to stop at once; 0 while nobody has."""
@@ -73,7 +76,7 @@ class Stopping:
 
     def _at_once(self, number: int) -> None:
         self.exit_code = 128 + number
-        timer = threading.Timer(AT_ONCE_SECONDS, os._exit, (self.exit_code,))
+        timer = threading.Timer(self._seconds, os._exit, (self.exit_code,))
         timer.daemon = True
         timer.start()
         self._call(self._hurry)

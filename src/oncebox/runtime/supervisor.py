@@ -18,9 +18,10 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 
+from oncebox.core.queries import Queries
 from oncebox.core.reap import reap
-from oncebox.core.steps import Call, Fetch, Op
-from oncebox.core.work import Work
+from oncebox.core.steps import Begin, Call, Commit, Fetch, Op, Rollback
+from oncebox.core.work import Work, new_token
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.errors import OnceboxError
@@ -41,7 +42,7 @@ STEADY_SECONDS = 10.0
 """A child that lived this long did not die of starting."""
 RESTART_MAX_SECONDS = 30.0
 DRAIN_EXTRA_SECONDS = 10.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 6.0
 REAP_TRIES = 12
 
 
@@ -57,6 +58,7 @@ class Supervisor:
         self.drain_seconds = drain_seconds
         self._children: dict[str, Process] = {}
         self._ending = asyncio.Event()
+        self._stopped = False
         self._misconfigured = False
         self._reaps: set[asyncio.Task[None]] = set()
         self._kill: asyncio.TimerHandle | None = None
@@ -76,7 +78,9 @@ class Supervisor:
         self._end(DRAIN, self.drain_seconds + DRAIN_EXTRA_SECONDS)
 
     def stop(self) -> None:
-        """Have every child roll back what it has in hand and end."""
+        """Have every child roll back what it has in hand and end. That is no death of theirs: what one
+        could not withdraw for itself is withdrawn for it."""
+        self._stopped = True
         self._end(STOP, STOP_SECONDS)
 
     def _end(self, word: bytes, seconds: float) -> None:
@@ -107,7 +111,7 @@ class Supervisor:
             if child.stdin is not None:
                 child.stdin.close()
             if code != 0:
-                self._count(worker)
+                self._count_out(worker)
             if code == CONFIG_EXIT:
                 self._misconfigured = True
                 self.drain()
@@ -135,9 +139,9 @@ class Supervisor:
             self._tell(child, DRAIN)
         return child
 
-    def _count(self, worker: str) -> None:
-        """Count the child's death beside everything else: the next one need not wait for it."""
-        task = asyncio.create_task(self._reap(worker))
+    def _count_out(self, worker: str) -> None:
+        """Settle the child's account beside everything else: the next one need not wait for it."""
+        task = asyncio.create_task(self._withdraw(worker) if self._stopped else self._reap(worker))
         self._reaps.add(task)
         task.add_done_callback(self._reaps.discard)
 
@@ -159,6 +163,28 @@ class Supervisor:
                 await asyncio.sleep(restart_seconds(attempt))
         finally:
             await reader.close()
+
+    async def _withdraw(self, worker: str) -> None:
+        """Take back the markers of a child that was stopped on purpose, uncounted."""
+        reader = Reader(self.database, Settings(lock_timeout_seconds=2.0))
+        try:
+            await reader.ask(_retire(self.database.queries, worker))
+        except OnceboxError as error:
+            log.warning("worker %s could not be withdrawn, its messages count as a death: %s", worker, error)
+        finally:
+            await reader.close()
+
+
+def _retire(queries: Queries, worker: str) -> Op[None]:
+    token = new_token()
+    calls = (Call(queries.retire_hands, {"id": worker}), Call(queries.retire, {"id": worker}))
+    try:
+        yield Begin(token)
+        yield Commit(token, calls)
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
 
 
 def _is_known(work: Work, worker: str) -> Op[bool]:
