@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +12,13 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder in memory, not a name in it
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    # Killed processes leave their writes with the operating system; waiting for a disk shows nothing more,
+    # and is most of what a database test does.
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None
 
 
 @pytest.hookimpl(tryfirst=True)
