@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder in memory, not a name in it
+MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     # Killed processes leave their writes with the operating system; waiting for a disk shows nothing more,
     # and is most of what a database test does.
