@@ -64,9 +64,10 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_drivers(error: BaseException) -> bool:
-    """Whether it came from a driver: wrapped by SQLAlchemy, or past it, as asyncpg's errors of the
-    network do and, in SQLAlchemy 2.0, all of those it raises while it connects."""
-    return isinstance(error, (exc.DBAPIError, OSError)) or type(error).__module__.startswith("asyncpg.")
+    """Whether it came from a driver: wrapped by SQLAlchemy, or past it, as errors of connecting and of
+    asyncpg's network do."""
+    past = type(error).__module__.partition(".")[0] in ("psycopg", "asyncpg", "sqlite3")
+    return past or isinstance(error, (exc.DBAPIError, OSError))
 
 
 def is_told(error: BaseException) -> bool:

@@ -8,13 +8,14 @@ two pragmas, an authorizer that refuses a handler's COMMIT) is put back before t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 from sqlalchemy.util import greenlet_spawn
 
 from oncebox import errors
@@ -31,6 +32,8 @@ from oncebox.engines import sqlite
 from oncebox.errors import ConfigError
 
 _NORMAL, _FULL = 1, 2
+_MARK = "oncebox"
+"""In a pooled connection's info while a transaction of ours is on it."""
 
 
 def path_of(engine: Engine) -> str:
@@ -212,9 +215,37 @@ class SqliteTransactions(SqlAlchemySession):
 class AsyncSqliteTransactions(Awaiting, SqliteTransactions):
     """The same under an event loop."""
 
+    def __init__(self, given: Given, queries: Queries, settings: Settings, options: dict[str, Any]) -> None:
+        super().__init__(given, queries, settings, options)
+        if not event.contains(given.engine.pool, "invalidate", _interrupt):
+            event.listen(given.engine.pool, "invalidate", _interrupt)
+
+    def _enter(self, step: Begin) -> None:
+        info = self._open.info
+        self._borrow(partial(info.pop, _MARK, None))
+        info[_MARK] = True
+        super()._enter(step)
+
     async def vouch(self, call: Call) -> Any:
         await self.turn.take_async()
         return await greenlet_spawn(self._vouch, call)
+
+
+def _interrupt(dbapi: Any, record: Any, error: object) -> None:
+    """A task was cancelled while it waited for a statement, and its connection is about to be closed. In
+    aiosqlite's thread the statement would run on; and closing alone keeps the write lock for as long as
+    somebody, such as a traceback, refers to a cursor."""
+    if _MARK in record.info:
+        driver = dbapi.driver_connection
+        driver._conn.interrupt()
+        rolled_back = asyncio.get_running_loop().create_future()
+        rolled_back.add_done_callback(lambda future: future.cancelled() or future.exception())
+        driver._tx.put_nowait((rolled_back, partial(_roll_back, driver._conn)))
+
+
+def _roll_back(raw: sqlite3.Connection) -> None:
+    raw.set_authorizer(None)
+    raw.rollback()
 
 
 def unreachable(error: BaseException) -> errors.OnceboxError:
