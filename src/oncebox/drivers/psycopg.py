@@ -122,11 +122,16 @@ class PsycopgSession(PostgresSession):
         return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
 
     def rollback(self) -> None:
-        try:
-            if self.in_transaction():
-                self._script("ROLLBACK")
-        except errors.DatabaseError:
-            self.broken = True
+        # Twice: a cancellation meant for the handler's statement may come late and hit the first.
+        for _ in range(2):
+            try:
+                if self.in_transaction():
+                    self._script("ROLLBACK")
+                return
+            except errors.OnceboxError:
+                if self.raw.closed:
+                    break
+        self.broken = True
 
     def cancel(self) -> None:
         try:

@@ -21,6 +21,7 @@ class Watchdog:
         self._deadlines: dict[int, tuple[float, Session]] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._cancelling = threading.Lock()
 
     def enter(self, session: Session, deadline: float) -> None:
         """A handler starts on this session."""
@@ -32,13 +33,19 @@ class Watchdog:
                     self._thread.start()
 
     def leave(self, session: Session) -> None:
-        """The handler has returned."""
-        self._deadlines.pop(id(session), None)
+        """The handler has returned. Waits for a cancellation that is under way: it must not meet the
+        runtime's own next statement."""
+        entry = self._deadlines.pop(id(session), None)
+        if entry is not None and time.monotonic() > entry[0]:
+            with self._cancelling:
+                return
 
     def _look(self) -> None:
         while True:
             time.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             for mark, (deadline, session) in list(self._deadlines.items()):
-                if now > deadline and mark in self._deadlines:
-                    session.cancel()
+                if now > deadline:
+                    with self._cancelling:
+                        if mark in self._deadlines:
+                            session.cancel()
