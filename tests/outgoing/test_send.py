@@ -1,0 +1,119 @@
+"""tx.send: a message for another consumer of the same database, stored in the same transaction."""
+
+from typing import Any
+
+import pytest
+
+from oncebox import Backoff, Status
+from oncebox.errors import Conflict, UsageError
+from tests.core.fixtures import inline
+from tests.core.kit import Call, Shop, effect, event
+
+
+def _queued(shop: Shop) -> list[tuple[Any, ...]]:
+    return shop.rows(f"SELECT consumer, source, type, key FROM {shop.table('queue')} ORDER BY seq")
+
+
+async def test_is_stored_for_the_other_consumer_and_handled_there(shop: Shop) -> None:
+    billing, mailer = shop.consumer("billing"), shop.consumer("mailer", mode="stored")
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        assert _queued(shop) == ([] if shop.mode == "inline" else [("billing", "", "paid", None)])
+        return call.tx.send("mailer", "receipt", {"n": 1}, key=5, headers={"x": "y"})
+
+    seen: list[Any] = []
+
+    @shop.handler(mailer, "receipt")
+    async def receipt(call: Call) -> Any:
+        seen.append((call.payload, call.message.header("x"), call.message.header("ce-causationid")))
+        await call.db.effect(call.message.id)
+
+    sent = (await shop.settle(billing, event())).result
+    assert _queued(shop) == [("mailer", "shop", "receipt", "5")]
+    (item,) = await shop.work_off(mailer)
+    assert item.message.id == sent
+    assert (seen, shop.effects()) == ([({"n": 1}, b"y", b"evt-1")], {sent: 1})
+
+
+async def test_is_not_there_when_the_handler_failed_and_has_the_same_id_each_time(shop: Shop) -> None:
+    billing = shop.consumer(retry=Backoff(attempts=5, base_seconds=0, max_seconds=0))
+    shop.consumer("mailer", mode="stored")
+    ids: list[str] = []
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        ids.extend(call.tx.send("mailer", "receipt", {}) for _ in range(2))
+        if len(ids) == 2:
+            raise ValueError("not yet")
+        if len(ids) == 4:
+            raise Conflict("deadlock detected")
+
+    assert (await shop.settle(billing, event())).status is Status.RETRY
+    assert [row for row in _queued(shop) if row[0] == "mailer"] == []
+    assert (await shop.settle(billing, event())).status is Status.PROCESSED
+    assert len(_queued(shop)) == 2
+    assert ids[:2] * 3 == ids
+    assert ids[0] != ids[1]
+
+
+async def test_neighbours_of_a_culprit_send_once(shop: Shop) -> None:
+    billing, mailer = shop.consumer(batch=10), shop.consumer("mailer", mode="stored")
+    shop.handler(mailer, "receipt")(effect)
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        call.tx.send("mailer", "receipt", {}, id=f"to-{call.message.id}")
+        if call.message.id == "e1":
+            raise ValueError("culprit")
+
+    await shop.settle_all(billing, [event(f"e{n}") for n in range(4)])
+    await shop.work_off(mailer)
+    assert shop.effects() == {"to-e0": 1, "to-e2": 1, "to-e3": 1}
+
+
+async def test_the_same_id_twice_is_one_message(shop: Shop) -> None:
+    billing, mailer = shop.consumer(), shop.consumer("mailer", mode="stored")
+    shop.handler(mailer, "receipt")(effect)
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        call.tx.send("mailer", "receipt", {}, id="one")
+        call.tx.send("mailer", "receipt", {}, id="one")
+
+    assert (await shop.settle(billing, event())).status is Status.PROCESSED
+    assert (await shop.settle(billing, event("evt-2"))).status is Status.PROCESSED
+    await shop.work_off(mailer)
+    assert shop.effects() == {"one": 1}
+
+
+async def test_a_consumer_may_send_to_itself(shop: Shop) -> None:
+    billing = shop.consumer(mode="stored")
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        await call.db.effect(call.message.id)
+        if call.message.id == "evt-1":
+            call.tx.send("billing", "paid", {}, id="evt-2")
+
+    await shop.deliver(billing, event())
+    await shop.work_off(billing)
+    assert shop.effects() == {"evt-1": 1, "evt-2": 1}
+
+
+@inline
+async def test_an_unknown_or_inline_consumer_is_refused(shop: Shop) -> None:
+    billing = shop.consumer()
+    shop.consumer("inliner", mode="inline")
+    shop.consumer("mailer", mode="stored")
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        for name in ("nobody", "inliner"):
+            text = rf"""tx\.send\('{name}', …\) needs a consumer of this app with mode="stored"; there are: mailer"""
+            with pytest.raises(UsageError, match=text):
+                call.tx.send(name, "receipt", {})
+
+    outcome = await shop.settle(billing, event())
+    assert outcome.error is None
+    assert shop.count("queue") == 0
