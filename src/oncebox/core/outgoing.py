@@ -84,6 +84,8 @@ def publication(
     check_text("type", kind, TYPE_BYTES_MAX)
     if not kind:
         raise errors.MessageError("a publication needs a type: it is what consumers choose their handler by")
+    if topic is not None:
+        check_text("topic", topic, TYPE_BYTES_MAX)
     body = encode_payload(payload)
     if len(body) > PAYLOAD_BYTES_MAX:
         raise errors.TooLarge(f"a publication of {len(body):,} bytes; the limit is {PAYLOAD_BYTES_MAX:,}")
