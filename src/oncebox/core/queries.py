@@ -86,6 +86,8 @@ class Queries:
     tally: Query
     publish: Query
     ring: Query
+    relay_join: Query
+    relay_leave: Query
     slots_held: Query
     slots_lease: Query
     slots_free: Query

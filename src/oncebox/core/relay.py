@@ -61,6 +61,7 @@ class Relaying:
 def lease(relaying: Relaying) -> Op[None]:
     """Renew this relay's slots and take its fair share of what is free; give up what is over it."""
     queries, relay = relaying.queries, relaying.relay
+    yield Side(Call(queries.relay_join, {"relay": relay, "seconds": relaying.lease_seconds}))
     held, others = (yield Side(Call(queries.slots_held, {"relay": relay})))[0]
     held = msgspec.json.decode(held) if isinstance(held, str) else list(held)
     share = -(-SLOTS // (others + 1))
@@ -76,6 +77,7 @@ def release(relaying: Relaying) -> Op[None]:
     """Stop in order: other relays may take the slots at once."""
     relaying.slots = []
     yield Side(Call(relaying.queries.slots_free, {"relay": relaying.relay, "keep": []}))
+    yield Side(Call(relaying.queries.relay_leave, {"relay": relaying.relay}))
 
 
 def relay(relaying: Relaying, *, keeps_order: bool = False, limit: int = TAKE_MAX) -> Op[int]:

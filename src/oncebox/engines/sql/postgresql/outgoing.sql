@@ -20,9 +20,23 @@ ORDER BY r.n
 -- After commit, on the second connection: NOTIFY inside the effects' transaction takes a global lock.
 SELECT pg_notify('oncebox_outbox', '')
 
+-- name: relay_join
+-- A relay that waits for slots has none to be counted by, so each has a seat: a row past the slots.
+-- A seat that lapsed is used again; of two who want the same one, the other tries at its next turn.
+INSERT INTO {p}slot (slot, relay, until)
+SELECT coalesce((SELECT min(slot) FROM {p}slot WHERE slot >= 32 AND relay = :relay),
+                (SELECT min(slot) FROM {p}slot WHERE slot >= 32 AND until <= statement_timestamp()),
+                (SELECT greatest(max(slot), 31) + 1 FROM {p}slot)),
+       :relay, clock_timestamp() + :seconds::float8 * interval '1 second'
+ON CONFLICT (slot) DO UPDATE SET relay = excluded.relay, until = excluded.until
+WHERE slot.relay = excluded.relay OR slot.until <= statement_timestamp()
+
+-- name: relay_leave
+DELETE FROM {p}slot WHERE slot >= 32 AND (relay = :relay OR until <= statement_timestamp())
+
 -- name: slots_held
--- What this relay has, and how many relays there are.
-SELECT coalesce(array_agg(slot ORDER BY slot) FILTER (WHERE relay = :relay), '{{}}'),
+-- What this relay has, and how many others there are, those who wait for slots included.
+SELECT coalesce(array_agg(slot ORDER BY slot) FILTER (WHERE relay = :relay AND slot < 32), '{{}}'),
        count(DISTINCT relay) FILTER (WHERE relay <> '' AND relay <> :relay)
 FROM {p}slot WHERE until > statement_timestamp()
 
@@ -31,7 +45,7 @@ FROM {p}slot WHERE until > statement_timestamp()
 UPDATE {p}slot SET relay = :relay, until = clock_timestamp() + :seconds::float8 * interval '1 second'
 WHERE slot IN (
     SELECT slot FROM {p}slot
-    WHERE (relay = :relay AND until > statement_timestamp()) OR until <= statement_timestamp()
+    WHERE slot < 32 AND ((relay = :relay AND until > statement_timestamp()) OR until <= statement_timestamp())
     ORDER BY (relay = :relay AND until > statement_timestamp()) DESC, slot
     LIMIT :share
     FOR UPDATE SKIP LOCKED
@@ -39,7 +53,8 @@ WHERE slot IN (
 
 -- name: slots_free
 -- Gives up what is over its share, or everything when it stops.
-UPDATE {p}slot SET relay = '', until = '-infinity' WHERE relay = :relay AND slot <> ALL(:keep::smallint[])
+UPDATE {p}slot SET relay = '', until = '-infinity'
+WHERE relay = :relay AND slot < 32 AND slot <> ALL(:keep::smallint[])
 
 -- name: outbox_take
 -- By state, in order. A key whose head waits for another try waits as a whole.
@@ -66,11 +81,12 @@ UPDATE {p}outbox SET state = 1, settled = clock_timestamp() WHERE seq = ANY(:seq
 -- name: outbox_fail
 UPDATE {p}outbox SET attempts = attempts + 1, error = :error,
     due = clock_timestamp() + :seconds::float8 * interval '1 second'
-WHERE seq = :seq
+WHERE seq = :seq AND state = 0
 
 -- name: outbox_park
+-- Not what another relay has published meanwhile.
 UPDATE {p}outbox SET attempts = attempts + 1, state = 2, error = :error, settled = clock_timestamp()
-WHERE seq = :seq
+WHERE seq = :seq AND state = 0
 
 -- name: outbox_sweep
 -- Published rows past their time; bounded, each run its own transaction.

@@ -8,22 +8,35 @@ VALUES (:slot, :id, :source, :type, :topic, :key, :payload, :headers, :content_t
 -- Nobody listens here: relays of other processes poll.
 SELECT 1
 
+-- name: relay_join
+INSERT INTO {p}slot (slot, relay, until)
+SELECT coalesce((SELECT min(slot) FROM {p}slot WHERE slot >= 32 AND relay = :relay),
+                (SELECT min(slot) FROM {p}slot WHERE slot >= 32 AND until <= {now}),
+                (SELECT max(max(slot), 31) + 1 FROM {p}slot)),
+       :relay, {now} + CAST(:seconds * 1000000 AS INTEGER)
+WHERE true
+ON CONFLICT (slot) DO UPDATE SET relay = excluded.relay, until = excluded.until
+
+-- name: relay_leave
+DELETE FROM {p}slot WHERE slot >= 32 AND (relay = :relay OR until <= {now})
+
 -- name: slots_held
-SELECT coalesce((SELECT json_group_array(slot) FROM {p}slot WHERE relay = :relay AND until > {now}), '[]'),
+SELECT coalesce((SELECT json_group_array(slot) FROM {p}slot
+                 WHERE relay = :relay AND slot < 32 AND until > {now}), '[]'),
        (SELECT count(DISTINCT relay) FROM {p}slot WHERE until > {now} AND relay <> '' AND relay <> :relay)
 
 -- name: slots_lease
 UPDATE {p}slot SET relay = :relay, until = {now} + CAST(:seconds * 1000000 AS INTEGER)
 WHERE slot IN (
     SELECT slot FROM {p}slot
-    WHERE (relay = :relay AND until > {now}) OR until <= {now}
+    WHERE slot < 32 AND ((relay = :relay AND until > {now}) OR until <= {now})
     ORDER BY (relay = :relay AND until > {now}) DESC, slot
     LIMIT :share
 )
 
 -- name: slots_free
 UPDATE {p}slot SET relay = '', until = 0
-WHERE relay = :relay AND slot NOT IN (SELECT value FROM json_each(:keep))
+WHERE relay = :relay AND slot < 32 AND slot NOT IN (SELECT value FROM json_each(:keep))
 
 -- name: outbox_take
 SELECT seq, id, source, type, topic, key, payload, headers, content_type, attempts, lazy
@@ -48,10 +61,11 @@ UPDATE {p}outbox SET state = 1, settled = {now} WHERE seq IN (SELECT value FROM 
 
 -- name: outbox_fail
 UPDATE {p}outbox SET attempts = attempts + 1, error = :error, due = {now} + CAST(:seconds * 1000000 AS INTEGER)
-WHERE seq = :seq
+WHERE seq = :seq AND state = 0
 
 -- name: outbox_park
-UPDATE {p}outbox SET attempts = attempts + 1, state = 2, error = :error, settled = {now} WHERE seq = :seq
+UPDATE {p}outbox SET attempts = attempts + 1, state = 2, error = :error, settled = {now}
+WHERE seq = :seq AND state = 0
 
 -- name: outbox_sweep
 DELETE FROM {p}outbox WHERE seq IN (
