@@ -28,7 +28,13 @@ class Sqlite3(Rig):
         if self.own_begin:
             connection.execute("BEGIN IMMEDIATE")
         desk = Desk(connection, False, connection.execute)
-        async with ending(desk, connection.commit, connection.rollback, connection.close):
+
+        def rollback() -> None:
+            # With autocommit=False, a transaction that ended by SQL leaves rollback() without one.
+            if connection.in_transaction:
+                connection.rollback()
+
+        async with ending(desk, connection.commit, rollback, connection.close):
             yield desk
 
     @asynccontextmanager
