@@ -10,7 +10,10 @@
     │   │   └── TooLarge              … because it is over a limit
     │   ├── UndecodablePayload        the body does not fit the handler's annotation
     │   ├── UnknownHandle             not a database handle that the guard knows
-    │   └── AutocommitHandle          a handle without a transaction to join
+    │   ├── AutocommitHandle          a handle without a transaction to join
+    │   └── SchemaError               the tables are not what this version works with
+    │       ├── SchemaMissing         … there are none: oncebox migrate
+    │       └── SchemaOutdated        … older or newer ones
     ├── ClaimError                    the guard refuses to let a mistake lose a message
     │   ├── AlreadyClaimed            this transaction holds the key already
     │   ├── ClaimUnread               the block never looked at the claim
@@ -20,9 +23,6 @@
     ├── TransactionError              the handler's transaction is not what it was
     │   ├── TransactionEnded          committed or rolled back by the handler itself
     │   └── TransactionAborted        a database error was swallowed; nothing can be committed
-    ├── SchemaError
-    │   ├── SchemaMissing
-    │   └── SchemaOutdated
     ├── DatabaseError                 what an engine's driver raised, translated
     │   ├── DatabaseUnavailable       connection refused or lost; nothing is charged
     │   │   └── CommitUnknown         lost during COMMIT: never acked, redelivery resolves it

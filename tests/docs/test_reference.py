@@ -104,18 +104,26 @@ def _tree(error: type[BaseException], depth: int = 0) -> Iterator[tuple[str, int
             yield from _tree(child, depth + 1)
 
 
-def test_every_error_is_there_in_its_place() -> None:
-    documented: list[tuple[str, int]] = []
-    for heading, first, _ in _sections("reference/errors.md"):
-        if heading == "The tree":
-            documented.append((_CODE.findall(first.content)[0], first.content.count("&emsp;")))
+def _parents(lines: list[tuple[str, int]]) -> dict[str, str | None]:
+    """Names in the order of a tree, with their depth, to the name each stands under."""
     above: dict[int, str] = {}
     places: dict[str, str | None] = {}
-    for name, depth in documented:
+    for name, depth in lines:
         above[depth] = name
         places[name] = above[depth - 1] if depth else None
-    actual = {name: getattr(errors, name).__bases__[0].__name__ for name, _ in _tree(errors.OnceboxError)}
-    assert places == {**actual, "OnceboxError": None}
+    return places
+
+
+def test_every_error_is_there_in_its_place() -> None:
+    documented = [
+        (_CODE.findall(first.content)[0], first.content.count("&emsp;"))
+        for heading, first, _ in _sections("reference/errors.md")
+        if heading == "The tree"
+    ]
+    actual = _parents(list(_tree(errors.OnceboxError)))
+    assert _parents(documented) == actual
+    drawn = re.findall(r"^    ([│├└─ ]*)(\w+)(?:  |$)", errors.__doc__ or "", re.MULTILINE)
+    assert _parents([(name, len(branch) // 4) for branch, name in drawn]) == actual
 
 
 def test_every_outcome_is_there_with_its_answer() -> None:
