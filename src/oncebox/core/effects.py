@@ -17,7 +17,7 @@ from oncebox.core.batch import results
 from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, record_attempt
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.steps import Ask, Begin, Commit, Fetch, Handle, Keep, Op, Rollback, Settle
-from oncebox.core.stored import give_up, take_leased
+from oncebox.core.stored import give_up, take_leased, undone
 from oncebox.core.work import Item, Work
 from oncebox.identity import derived
 from oncebox.message import MessageKey
@@ -61,13 +61,13 @@ def work_effect(work: Work) -> Op[int]:
     if item is None:
         return 0
     if item.outcome is None:
-        yield Keep(item, True)
         try:
+            yield Keep(item, True)
             yield from _decide(work, item)
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 raise
-            yield Rollback()
+            yield from undone(work, item)
             yield from give_up(work, item)
             raise
         yield Keep(item, False)

@@ -359,13 +359,13 @@ def work_long(work: Work) -> Op[int]:
     if item.outcome is not None:
         yield Settle(item)
         return 1
-    yield Keep(item, True)
     try:
+        yield Keep(item, True)
         yield from _run_leased(work, item)
     except BaseException as error:
         if isinstance(error, GeneratorExit):
             raise
-        yield Rollback()
+        yield from undone(work, item)
         if isinstance(error, errors.LeaseLost):
             item.outcome = Outcome(Status.IN_FLIGHT, error=error)
         elif not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
@@ -398,6 +398,7 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
     """Take one message of these types and put a lease on it. A lapsed lease found on it is a death."""
     token = work.token()
     types: dict[str, Any] = {"consumer": work.consumer, "types": kinds, "except": []}
+    leased: Item | None = None
     try:
         yield Begin(token)
         rows = yield Fetch(work.call(work.queries.take, **types, limit=1))
@@ -425,10 +426,15 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
             seconds=work.policy.lease_seconds,
             deaths=lapsed,
         )
+        leased = item
         yield Commit(token, (*calls, lease))
     except BaseException as error:
         if not isinstance(error, GeneratorExit):
             yield Rollback()
+            if leased is not None:
+                # Cancelled or cut off around the commit: if it went through, the lease is handed back;
+                # if it did not, the token matches nothing.
+                yield from give_up(work, leased)
         raise
     return item
 
@@ -441,6 +447,16 @@ def _is_alive(work: Work, token: str) -> Op[bool]:
         return True
     alive = work.call(work.queries.is_alive, id=holder, seconds=work.lapse_seconds)
     return bool((yield Fetch(alive)))
+
+
+def undone(work: Work, item: Item) -> Op[None]:
+    """Roll back; cancelled even in that, the lease is handed back."""
+    try:
+        yield Rollback()
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield from give_up(work, item)
+        raise
 
 
 def give_up(work: Work, item: Item) -> Op[None]:
