@@ -100,6 +100,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         reader.service.communicate(timeout=60)
 
 
+@pytest.mark.timeout(300)  # two dozen commands, each an interpreter of its own
 def test_tutorial_does_what_it_says(reader: Reader) -> None:
     assert shutil.which("oncebox", path=reader.environment["PATH"]), (
         "the command is installed with the package"

@@ -13,6 +13,7 @@ from tests.examples.conftest import ROOT, Rows
 from tests.waiting import eventually
 
 
+@pytest.mark.timeout(240)  # several interpreters each
 @pytest.mark.parametrize(
     ("name", "workers", "table", "effects"),
     [
