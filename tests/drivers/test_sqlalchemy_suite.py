@@ -1,4 +1,26 @@
-"""The core's behavioural suite, with handlers that get the app's session."""
+"""The core's behavioural suite in both modes, with handlers that get the app's session."""
 
-from tests.core.test_conflicts import *  # noqa: F403
-from tests.core.test_one_effect import *  # noqa: F403
+from tests.core import (
+    test_bad_input,
+    test_batches,
+    test_conflicts,
+    test_failure_policy,
+    test_leases,
+    test_one_effect,
+    test_results,
+    test_timeouts,
+)
+from tests.drivers.suites import of
+
+globals().update(
+    of(
+        test_bad_input,
+        test_batches,
+        test_conflicts,
+        test_failure_policy,
+        test_leases,
+        test_one_effect,
+        test_results,
+        test_timeouts,
+    )
+)
