@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.servers.process import kill_tree
-from tests.waiting import eventually, eventually_async
+from tests.waiting import eventually_async
 
 COMMAND = [sys.executable, "-m", "oncebox.cli"]
 
@@ -99,9 +99,3 @@ class Running:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         kill_tree(self.process)
-
-
-def exists(*files: Path) -> bool:
-    """Whether all of these files are there: how a handler in another process says that it has started."""
-    eventually(lambda: all(file.exists() for file in files))
-    return True

@@ -8,11 +8,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from oncebox import Message
 from oncebox.brokers.memory import Memory
 from oncebox.brokers.stored import QueueStats
-from tests.cli.kit import oncebox
+from oncebox.core.steps import Op
+from oncebox.drivers.database import Database
+from oncebox.runtime.inspect import Reader, Record, read_message, read_status
+from oncebox.schema import migrate
+
+T = TypeVar("T")
 
 _TOP = """\
 import asyncio
@@ -92,21 +98,35 @@ class Shop:
         """Let every handler finish."""
         (self.folder / "go").touch()
 
-    async def state(self, name: str) -> str:
-        """The message's state as `oncebox show` derives it; empty when nobody knows the id."""
-        found = await self.ask("show", name)
-        return str(found["messages"][0]["state"]) if found else ""
+    async def message(self, name: str) -> Record | None:
+        """What is kept of a message, or None when nobody knows its id."""
+        database = Database(self.url)
+        found = await _ask(database, read_message(database.queries, name))
+        return found[0] if found else None
 
-    async def ask(self, *words: str) -> dict[str, list[dict[str, object]]]:
-        """What a command answers as JSON; empty when it fails."""
-        command = (*words, "--json", "--database", self.url)
-        done = await asyncio.to_thread(oncebox, *command, cwd=self.folder)
-        return done.json() if done.code == 0 else {}
+    async def state(self, name: str) -> str:
+        """The message's state; empty when nobody knows its id."""
+        found = await self.message(name)
+        return found.state if found is not None else ""
+
+    async def workers(self) -> set[int]:
+        """The pids of the worker processes that the database has heard of."""
+        database = Database(self.url)
+        report = await _ask(database, read_status(database.queries))
+        return {worker.pid for worker in report.workers}
 
     @property
     def queue(self) -> QueueStats:
         """What the broker says."""
         return self.memory.stats()["payments"]
+
+
+async def _ask(database: Database, op: Op[T]) -> T:
+    reader = Reader(database)
+    try:
+        return await reader.ask(op)
+    finally:
+        await reader.close()
 
 
 @asynccontextmanager
@@ -115,7 +135,7 @@ async def open_shop(
 ) -> AsyncIterator[Shop]:
     """A shop whose broker is served for the length of the block."""
     (folder / "shop.py").write_text(_TOP + HANDLERS[handler])
-    assert (await asyncio.to_thread(oncebox, "migrate", "--database", url, cwd=folder)).code == 0
+    await asyncio.to_thread(migrate, url)
     memory = Memory()
     memory.queue("payments")
     async with memory.serve() as address:

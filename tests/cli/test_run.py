@@ -38,7 +38,7 @@ async def test_the_first_signal_finishes_what_is_in_hand_and_leaves_the_rest(
         assert [await shop.state(name) for name in ("evt-1", "evt-2", "evt-3")] == ["done", "", ""]
         ended = json.loads(running.out)
         assert (ended["app"], ended["workers"], ended["ended"]) == ("shop:app", 1, "drained")
-        assert (await shop.ask("status"))["workers"] == []
+        assert await shop.workers() == set()
 
 
 @pytest.mark.parametrize(("handler", "mode"), [("async", "inline"), ("sync", "inline"), ("async", "stored")])
@@ -57,12 +57,13 @@ async def test_the_second_signal_stops_at_once_and_counts_nothing(
             assert (shop.queue.acked, shop.queue.ready) == (0, 1)
             assert await shop.state("evt-1") == ""
         else:
-            message = (await shop.ask("show", "evt-1"))["messages"][0]
-            assert (message["state"], message["attempts"]) == ("waiting", [])
+            message = await shop.message("evt-1")
+            assert message is not None
+            assert (message.state, message.attempts) == ("waiting", [])
         if handler == "async" or database_url.startswith("postgresql"):
             # A blocked thread keeps SQLite's only write lock to the end, so there nothing can be tidied up.
             assert "stopped at once" in running.log
-            assert (await shop.ask("status"))["workers"] == []
+            assert await shop.workers() == set()
 
 
 async def test_a_handler_that_blocks_everything_is_left_behind(sqlite_url: str, tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ async def test_stored_messages_are_received_by_one_process_and_handled_by_anothe
 
 
 async def test_logs_are_json_lines_without_payloads_or_passwords(pg_url: str, tmp_path: Path) -> None:
-    url = pg_url.replace("postgresql://oncebox@", "postgresql://oncebox:canary-password@")
+    url = pg_url.replace("@", ":canary-password@")
     async with open_shop(tmp_path, url) as shop:
         code = (tmp_path / "shop.py").read_text()
         fails = code.replace('return {"paid"', 'raise ValueError("no\\nfunds"); return {"paid"')
@@ -131,7 +132,9 @@ async def test_uvloop_runs_the_app_where_it_is_installed(sqlite_url: str, tmp_pa
             await eventually_async(lambda: shop.queue.acked == 1)
             running.signal(TERM)
             assert await running.ends() == 0
-        assert (await shop.ask("show", "evt-1"))["messages"][0]["result"] == "uvloop"
+        message = await shop.message("evt-1")
+        assert message is not None
+        assert message.result == "uvloop"
 
 
 def test_the_app_may_be_named_by_option_or_environment(tmp_path: Path) -> None:

@@ -41,21 +41,19 @@ async def test_a_killed_child_is_restarted_and_its_message_counted_at_once(
             os.kill(victim, KILL)
             await running.says(f"worker process {victim} was killed by SIGKILL; starting another")
             await running.says("what it had in hand is counted as a death")
-            message = (await shop.ask("show", "evt-1"))["messages"][0]
-            attempts = message["attempts"]
-            assert isinstance(attempts, list)
-            assert [(a["died"], a["error_type"]) for a in attempts] == [(True, "oncebox.ProcessDied")]
+            message = await shop.message("evt-1")
+            assert message is not None
+            assert [(a.died, a.error_type) for a in message.attempts] == [(True, "oncebox.ProcessDied")]
             again = await eventually_async(lambda: shop.in_hand("evt-1"))
             assert again != victim
             shop.go_on()
             await running.says("runs shop:app", times=3)
             await eventually_async(lambda: len(_children(running)) == 2)
-            workers = (await shop.ask("status"))["workers"]
-            assert {worker["pid"] for worker in workers} == {child.pid for child in _children(running)}
+            assert await shop.workers() == {child.pid for child in _children(running)}
             running.signal(TERM)
             assert await running.ends() == 0
         assert await shop.state("evt-1") == "done"
-        assert (await shop.ask("status"))["workers"] == []
+        assert await shop.workers() == set()
 
 
 @pytest.mark.parametrize("who", ["parent", "everybody"])
@@ -91,8 +89,9 @@ async def test_the_second_signal_stops_all_children_at_once_and_counts_nothing(
             running.signal(TERM)
             assert await running.ends() == 128 + TERM
             assert _gone(children)
-        message = (await shop.ask("show", "evt-1"))["messages"][0]
-        assert (message["state"], message["attempts"]) == ("waiting", [])
+        message = await shop.message("evt-1")
+        assert message is not None
+        assert (message.state, message.attempts) == ("waiting", [])
 
 
 async def test_children_drain_when_their_parent_is_killed(sqlite_url: str, tmp_path: Path) -> None:
