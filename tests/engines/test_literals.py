@@ -1,0 +1,121 @@
+"""Values spliced into SQL text come back from a real server as they went."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from oncebox.core.outcomes import Reason
+from oncebox.core.queries import Query
+from oncebox.core.steps import Call
+from oncebox.engines import postgresql
+from oncebox.errors import MessageError
+from tests.servers import Postgres
+
+# Everything that text can be: no surrogates, which are not text, and no NUL, which PostgreSQL can't hold.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
+# What SQL and its escapes are made of, far more often than chance would.
+nasty = st.text(st.sampled_from("'\"\\$;-/*%:{}()E\n\r\t\x01\x1b\x7fu0041nx\u2019\U0001f9fe"), max_size=60)
+QUICK = settings(deadline=None, max_examples=150)
+
+
+@pytest.fixture(scope="module", params=["on", "off"], ids=["standard strings", "escaping strings"])
+def server(postgres: Postgres, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
+    """With both meanings a backslash can have in a plain literal."""
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute(f"SET standard_conforming_strings = {request.param}".encode())
+        connection.execute("SET escape_string_warning = off")
+        yield connection
+
+
+def returned(server: psycopg.Connection[Any], value: Any, kind: str) -> Any:
+    """`value` through the same text that flows send, several statements to a message."""
+    query = Query("round_trip", f"SELECT 1; SELECT :value::{kind}", False)
+    cursor = server.execute(postgresql.script((Call(query, {"value": value}),)).encode())
+    cursor.nextset()
+    row = cursor.fetchone()
+    assert row is not None
+    return row[0]
+
+
+@QUICK
+@given(text=texts | nasty)
+@example(text="'; DROP TABLE ledger; --")
+@example(text="\\'; DROP TABLE ledger; --")
+@example(text="\\")
+@example(text="\\x41\\u0041\\101")
+@example(text="E'\\\\'")
+@example(text="$$ $tag$ :value :consumer %s ? {p}")
+def test_text_comes_back_as_it_went(server: psycopg.Connection[Any], text: str) -> None:
+    assert returned(server, text, "text") == text
+
+
+@QUICK
+@given(body=st.binary(max_size=300))
+@example(body=b"")
+@example(body=bytes(range(256)))
+@example(body=b"\\x41'\\\\")
+def test_bytes_come_back_as_they_went(server: psycopg.Connection[Any], body: bytes) -> None:
+    assert bytes(returned(server, body, "bytea")) == body
+
+
+@QUICK
+@given(values=st.lists(texts | nasty, max_size=8))
+def test_lists_of_text_come_back_as_they_went(server: psycopg.Connection[Any], values: list[str]) -> None:
+    assert returned(server, values, "text[]") == values
+
+
+@QUICK
+@given(values=st.lists(st.none() | st.binary(max_size=20), max_size=8))
+def test_lists_of_bytes_and_nothing_come_back_as_they_went(
+    server: psycopg.Connection[Any], values: list[bytes | None]
+) -> None:
+    assert [
+        value if value is None else bytes(value) for value in returned(server, values, "bytea[]")
+    ] == values
+
+
+@QUICK
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
+def test_lists_of_integers_come_back_as_they_went(server: psycopg.Connection[Any], values: list[int]) -> None:
+    assert returned(server, values, "bigint[]") == values
+
+
+@QUICK
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_come_back_as_they_went(server: psycopg.Connection[Any], value: float) -> None:
+    assert returned(server, value, "float8") == value
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(None, "text"), (True, "boolean"), (False, "boolean"), (0, "integer"), (-1, "bigint")]
+)
+def test_plain_values_come_back_as_they_went(server: psycopg.Connection[Any], value: Any, kind: str) -> None:
+    assert returned(server, value, kind) == value
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_an_infinite_number_is_a_number_and_no_column(server: psycopg.Connection[Any], value: float) -> None:
+    try:
+        assert returned(server, value, "float8") == value
+    except TypeError:
+        return  # refused before it is sent, which is as good
+
+
+def test_a_word_of_an_enumeration_is_its_text(server: psycopg.Connection[Any]) -> None:
+    assert returned(server, Reason.UNKNOWN_TYPE, "text") == "unknown type"
+
+
+def test_nul_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(MessageError, match="NUL"):
+        postgresql.literal("a\0b")
+
+
+@pytest.mark.parametrize("value", [object(), {"a": 1}, 1j])
+def test_what_has_no_literal_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="no SQL literal"):
+        postgresql.literal(value)
