@@ -1,0 +1,1 @@
+"""What protection costs: paired, interleaved measurements against unprotected code. `make bench`."""

@@ -1,0 +1,1 @@
+"""Everything that can be timed on the same messages: one class per way to handle them."""

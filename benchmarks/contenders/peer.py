@@ -1,0 +1,72 @@
+"""A peer in its own process and environment, spoken to by lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.contenders.base import Contender
+from benchmarks.load import Load
+from benchmarks.stage import Place
+from oncebox import Message
+
+PYTHON = Path(".venv-peers/bin/python")
+FOLDER = Path(__file__).parent.parent / "peers"
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+def installed() -> bool:
+    """Whether `make bench-peers` was run."""
+    return PYTHON.exists()
+
+
+class Peer(Contender):
+    """One of the scripts in `benchmarks/peers`, with its settings as environment variables."""
+
+    in_process = False
+    count_max = 4000
+
+    def __init__(self, name: str, settings: dict[str, str], load: Load | None = None) -> None:
+        super().__init__(name, 1, load)
+        self.label = name
+        self.settings = settings
+
+    async def open(self, stage: Place) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            str(PYTHON),
+            str(FOLDER / f"{self.label}_worker.py"),
+            stage.url,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **self.settings},
+            limit=LINE_BYTES_MAX,
+        )
+        await self._answer()
+
+    async def run(self, messages: Sequence[Message]) -> float:
+        assert self._process.stdin is not None
+        line = json.dumps([(message.id, message.payload.decode()) for message in messages])
+        self._process.stdin.write(line.encode() + b"\n")
+        await self._process.stdin.drain()
+        return float((await self._answer())["seconds"])
+
+    async def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
+        if not line:
+            raise RuntimeError(f"{self.label} ended; run its script by hand to see why")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+    async def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 20)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()

@@ -1,0 +1,116 @@
+"""pgbench: what a client in C makes of the same SQL, as the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders.base import Contender
+from benchmarks.load import ACCOUNTS, Load
+from benchmarks.stage import Place, pgbench_binary
+from oncebox import Message
+from oncebox.core.steps import Begin, Call, Commit
+from oncebox.engines import postgresql
+from oncebox.engines.queries import load as load_queries
+
+DRAW = f"\\set account random(1, {ACCOUNTS})\n\\set n :n + 1\n"
+EFFECT = "UPDATE account SET balance = balance + 1 WHERE id = :account;\n"
+INSERT = (
+    "INSERT INTO handmade (consumer, message_id, status) "
+    "VALUES ('pgbench', :tag::text || '-' || :client_id::text || '-' || :n::text, 'completed') "
+    "ON CONFLICT DO NOTHING;\n"
+)
+PLAIN = {
+    "unprotected": DRAW + "BEGIN;\n" + EFFECT + "COMMIT;\n",
+    "autocommit": DRAW + EFFECT,
+    "insert_complete": DRAW + "BEGIN;\n" + INSERT + EFFECT + "COMMIT;\n",
+    "insert_complete_pipelined": (
+        DRAW + "\\startpipeline\nBEGIN;\n" + INSERT + EFFECT + "COMMIT;\n\\endpipeline\n"
+    ),
+}
+
+
+def same_sql() -> str:
+    """oncebox's own statements, prepared where it prepares them: three messages to the server each."""
+    queries = load_queries("postgresql", "oncebox")
+    claim: dict[str, Any] = {
+        "consumer": "pgbench",
+        "source": "payments",
+        "message_id": ":tag-:client_id-:n",
+        "type": "payment.captured",
+        "fingerprint": bytes(32),
+        "state": 0,
+        "lazy": False,
+        "token": ":tag.:client_id.:n",
+    }
+    call = Call(queries.claim, {name: claim[name] for name in queries.claim.names})
+    token = claim["token"]
+    opening = postgresql.begin(Begin(token, (call,), carried=True), postgresql.PREPARED, "BEGIN")
+    closing = postgresql.commit(Commit(token), postgresql.PREPARED, "BEGIN")
+    prepare = (
+        postgresql.prepare(queries)
+        + "; PREPARE effect AS UPDATE account SET balance = balance + 1 WHERE id = $1"
+    )
+    first = f"\\if :first\n{_one_message(prepare)}\n\\set first 0\n\\endif\n"
+    return f"{first}{DRAW}{_one_message(opening)}\nEXECUTE effect(:account);\n{_one_message(closing)}\n"
+
+
+def _one_message(statements: str) -> str:
+    r"""pgbench sends what `\;` joins in one message."""
+    return " ".join(statements.split()).replace("; ", " \\; ") + ";"
+
+
+class Counted(Load):
+    """pgbench makes its own messages; only their number is ours."""
+
+    def make(self, count: int) -> list[Any]:
+        self.effects += count
+        return [None] * count
+
+
+class Pgbench(Contender):
+    """A script, run for so many transactions; its own figure, without connecting."""
+
+    in_process = False
+    stays_connected = False
+
+    def __init__(self, script: str, concurrency: int = 1) -> None:
+        super().__init__("pgbench", concurrency, Counted())
+        self.label = f"pgbench {script}"
+        self._simple = script == "same_sql"
+        self._text = same_sql() if self._simple else PLAIN[script]
+        self.count_min = 50 * concurrency
+
+    async def open(self, stage: Place) -> None:
+        self._url = stage.url
+        self._folder = tempfile.TemporaryDirectory(prefix="oncebox-bench-")
+        self._file = Path(self._folder.name, "script.sql")
+        self._file.write_text(self._text)
+
+    async def run(self, messages: Sequence[Message]) -> float:
+        each = max(1, len(messages) // self.concurrency)
+        self.load.effects -= len(messages) - each * self.concurrency
+        binary = pgbench_binary()
+        assert binary is not None
+        process = await asyncio.create_subprocess_exec(
+            binary,
+            *("-n", "-M", "simple" if self._simple else "prepared"),
+            *("-c", str(self.concurrency), "-j", str(min(2, self.concurrency)), "-t", str(each)),
+            *("-D", "n=0", "-D", "first=1", "-D", f"tag=t{os.urandom(4).hex()}"),
+            *("-f", str(self._file), self._url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        found = re.search(r"tps = ([\d.]+)", out.decode())
+        if process.returncode != 0 or found is None:
+            raise RuntimeError(f"pgbench failed: {err.decode()[-500:]}")
+        return len(messages) / float(found[1])
+
+    async def close(self) -> None:
+        self._folder.cleanup()

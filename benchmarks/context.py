@@ -1,0 +1,155 @@
+"""What puts the figures into context: hand-written flows, concurrency, payload sizes, the C client."""
+
+from __future__ import annotations
+
+from benchmarks.comparison import ASYNCPG_FIRST, BOTH, Comparison, handmade, unprotected
+from benchmarks.contenders.loop import WorkerLoop
+from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
+from benchmarks.load import Load
+from benchmarks.make import library, peer, pgbench, sized, zipf, zipf_keyed
+
+
+def context() -> list[Comparison]:
+    """What else was asked for, without a bar."""
+    rows: list[Comparison] = []
+    for flow in ("pending", "select_for_update", "insert_complete"):
+        rows += [
+            Comparison(
+                f"{flow}_c{c}",
+                f"hand-written {flow}, c={c}, against A",
+                unprotected(c),
+                handmade(flow, c),
+                ASYNCPG_FIRST if c > 1 else BOTH,
+                quick=c == 1,
+            )
+            for c in (1, 4, 16)
+        ]
+    rows += [
+        Comparison(
+            "worker_loop", "bare worker loop, no runtime around it, c=1, against A", unprotected(), WorkerLoop
+        ),
+        Comparison(
+            "inline_c4", "inline, c=4, against A", unprotected(4), library("inline", 4), ASYNCPG_FIRST
+        ),
+        Comparison(
+            "group_c16",
+            "group durability, c=16, against A",
+            unprotected(16),
+            library("group", 16, durability="group"),
+            ASYNCPG_FIRST,
+            quick=False,
+        ),
+        Comparison(
+            "batch_c4",
+            "batch=100, uniform accounts, c=4, against A",
+            unprotected(4),
+            library("batch=100", 4, batch=100),
+            quick=False,
+        ),
+        Comparison(
+            "batch_c16",
+            "batch=100, uniform accounts, c=16, against A",
+            unprotected(16),
+            library("batch=100", 16, batch=100),
+            ASYNCPG_FIRST,
+            quick=False,
+        ),
+        Comparison(
+            "batch_zipf_keyed_c4",
+            "batch=100, Zipf accounts as ordering keys, c=4, against A",
+            unprotected(4, zipf),
+            library("batch=100, keyed", 4, zipf_keyed, batch=100),
+            quick=False,
+        ),
+        Comparison(
+            "duplicates_10",
+            "10 % duplicates, inline, c=1, against A",
+            unprotected(),
+            library("10 % duplicates", load=lambda: Load(duplicates=0.1)),
+        ),
+        Comparison(
+            "vs_pending_c1",
+            "inline against pending → processing → completed, c=1",
+            handmade("pending"),
+            library("inline"),
+            quick=False,
+        ),
+        Comparison(
+            "vs_pending_c16",
+            "inline against pending → processing → completed, c=16",
+            handmade("pending", 16),
+            library("inline", 16),
+            ASYNCPG_FIRST,
+            quick=False,
+        ),
+        Comparison(
+            "vs_pending_batch_c1",
+            "batch=100 against pending → processing → completed, c=1",
+            handmade("pending"),
+            library("batch=100", batch=100),
+            quick=False,
+        ),
+        Comparison(
+            "vs_dbos_direct",
+            "stored, batch=100, against dbos called by threads, without its queue",
+            peer("dbos", PEER_HOW="direct", PEER_CONCURRENCY="4"),
+            library("stored, batch=100", mode="stored", batch=100),
+            BOTH[:1],
+            slice_factor=4,
+        ),
+    ]
+    for size, name in ((10_000, "10kb"), (1_000_000, "1mb")):
+        load = sized(size)
+        rows += [
+            Comparison(
+                f"inline_{name}",
+                f"inline, payloads of {size:,} bytes, c=1, against A",
+                unprotected(1, load),
+                library("inline", 1, load),
+                slice_factor=2,
+            ),
+            Comparison(
+                f"stored_{name}",
+                f"stored, payloads of {size:,} bytes, c=1, against A",
+                unprotected(1, load),
+                library("stored, batch=100", 1, load, mode="stored", batch=100),
+                quick=False,
+                slice_factor=2,
+            ),
+        ]
+    rows += [
+        Comparison(
+            f"pgbench_{script}",
+            f"{script} by pgbench, c=1, against A in psycopg",
+            unprotected(),
+            pgbench(script),
+            BOTH[:1],
+            slice_factor=2,
+            quick=script in ("autocommit", "same_sql"),
+        )
+        for script in (
+            "unprotected",
+            "autocommit",
+            "insert_complete",
+            "insert_complete_pipelined",
+            "same_sql",
+        )
+    ]
+    rows += [
+        Comparison(
+            f"sqlite_{name}",
+            f"{what}, against A on SQLite",
+            lambda driver: SqliteUnprotected(),
+            lambda driver, words=words, what=what: SqliteLibrary(what, **words),  # type: ignore[misc]
+            ("sqlite",),
+            place="sqlite",
+            quick=name == "inline",
+        )
+        for name, what, words in (
+            ("inline", "inline", {}),
+            ("group", "group durability", {"durability": "group"}),
+            ("set", "batch=100, set-based", {"batch": 100, "set_based": True}),
+            ("stored", "stored, batch=100", {"mode": "stored", "batch": 100}),
+        )
+    ]
+    return rows

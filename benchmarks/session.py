@@ -1,0 +1,150 @@
+"""One run: every comparison in turn, within the time there is, and what came of each."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import growth, measures
+from benchmarks.comparison import Comparison
+from benchmarks.contenders import peer
+from benchmarks.contenders.sqlite import SqliteStage
+from benchmarks.context import context
+from benchmarks.options import Options
+from benchmarks.pairs import Duel, Pace, duel
+from benchmarks.plan import checks, figures
+from benchmarks.stage import Stage, pgbench_binary
+
+BUDGET_SECONDS = {True: 160.0, False: 840.0}
+GROWTH_SECONDS = {True: 25.0, False: 200.0}
+MEMORY_SECONDS = {True: 12.0, False: 120.0}
+DUEL_SECONDS_MIN = 1.5
+
+BARS = {
+    "take_growth": ("taking 100 among many finished and waiting rows, against 10 k", 4.0, "times"),
+    "memory_mb": ("growth of a worker over its messages", 20.0, "MB"),
+    "import_ms": ("import oncebox, over the bare interpreter", 100.0, "ms"),
+}
+
+
+class Session:
+    """Collects figures and extras as they are measured."""
+
+    def __init__(self, stage: Stage, options: Options) -> None:
+        self.stage = stage
+        self.options = options
+        self.figures: list[dict[str, Any]] = []
+        self.extra: dict[str, Any] = {"checks": [], "context": []}
+        self._console = Console(stderr=True)
+        self._started = time.monotonic()
+
+    async def run(self) -> None:
+        """Measure everything that is wanted."""
+        work = [("figures", row) for row in figures()]
+        work += [("checks", row) for row in checks()] + [("context", row) for row in context()]
+        work = [(kind, row) for kind, row in work if self._wants(row)]
+        await self._measure()
+        left = sum(len(self._drivers(row)) * row.slice_factor for _, row in work)
+        for kind, row in work:
+            if kind == "context" and self._left() < DUEL_SECONDS_MIN:
+                self.extra[kind].append(_skipped(row, "no time was left on this machine"))
+                continue
+            weight = len(self._drivers(row)) * row.slice_factor
+            seconds = max(DUEL_SECONDS_MIN, self._left() * row.slice_factor / max(left, 1e-9))
+            left -= weight
+            result = await self._compare(row, seconds)
+            if kind == "figures":
+                self.figures.append(result)
+            else:
+                self.extra[kind].append(result)
+            self._say(result)
+
+    def _left(self) -> float:
+        return BUDGET_SECONDS[self.options.quick] - (time.monotonic() - self._started)
+
+    def _wants(self, row: Comparison) -> bool:
+        return self.options.wants(row.name) and (
+            row.quick or not self.options.quick or bool(self.options.only)
+        )
+
+    def _drivers(self, row: Comparison) -> tuple[str, ...]:
+        return row.drivers[:1] if self.options.quick else row.drivers
+
+    async def _compare(self, row: Comparison, seconds: float) -> dict[str, Any]:
+        """Every driver that may serve; the best one's figure, the others beside it."""
+        about: dict[str, Any] = {"figure": row.name, "what": row.what}
+        if reason := _missing(row):
+            return _skipped(row, reason)
+        pace = Pace(self.options.rounds, self.options.slice_seconds * row.slice_factor, seconds)
+        duels: list[Duel] = []
+        for driver in self._drivers(row):
+            base, contender = row.base(driver), row.contender(driver)
+            if row.place == "sqlite":
+                with SqliteStage() as stage:
+                    duels.append(await duel(stage, base, contender, pace))
+            else:
+                duels.append(await duel(self.stage, base, contender, pace))
+        best = max(duels, key=lambda one: one.value)
+        result = {**about, **best.as_json(), "bar": row.bar, "at_most": False, "unit": "times"}
+        result["ok"] = None if row.bar is None else best.value >= row.bar
+        if len(duels) > 1:
+            result["other_drivers"] = [one.as_json() for one in duels if one is not best]
+        return result
+
+    async def _measure(self) -> None:
+        if self.options.wants("import_ms"):
+            self._add("import_ms", measures.import_time(self.options), "none")
+        if self.options.wants("take_growth"):
+            grown = await growth.growth(self.stage, self.options, GROWTH_SECONDS[self.options.quick])
+            self._add("take_growth", grown.pop("take_growth"), "psycopg")
+            waiting = {"figure": "take_waiting", "what": "taking 100 among many waiting rows, against 10 k"}
+            judged = {"bar": 4.0, "at_most": True, "unit": "times", "driver": "psycopg"}
+            judged["ok"] = grown["take_waiting"]["value"] <= 4.0
+            self.extra["checks"].append(waiting | grown["take_waiting"] | judged)
+            claims = {"figure": "claims_growth", "what": "inline among many ledger rows, against 10 k rows"}
+            self.extra["context"].append(
+                {**claims, **grown["claims"], "bar": None, "ok": None, "unit": "times"}
+            )
+        if self.options.wants("memory_mb"):
+            seconds = MEMORY_SECONDS[self.options.quick]
+            self._add("memory_mb", await measures.memory(self.stage, self.options, seconds), "psycopg")
+
+    def _add(self, name: str, result: dict[str, Any], driver: str) -> None:
+        what, bar, unit = BARS[name]
+        row = {
+            "figure": name,
+            "what": what,
+            **result,
+            "bar": bar,
+            "at_most": True,
+            "unit": unit,
+            "driver": driver,
+        }
+        row["ok"] = row["value"] <= bar
+        self.figures.append(row)
+        self._say(row)
+
+    def _say(self, row: dict[str, Any]) -> None:
+        value = "skipped" if row["value"] is None else f"{row['value']:g}"
+        bar = "" if row["bar"] is None else f" (bar {row['bar']:g})"
+        self._console.print(
+            f"[dim]{time.monotonic() - self._started:6.1f} s[/dim] {row['figure']}: {value}{bar}"
+        )
+
+
+def _skipped(row: Comparison, reason: str) -> dict[str, Any]:
+    nothing = {"value": None, "ok": None, "spread": None}
+    return {"figure": row.name, "what": row.what, **nothing, "bar": row.bar, "skipped": reason}
+
+
+def _missing(row: Comparison) -> str | None:
+    """Why this row can't be measured here."""
+    if (row.name.startswith("vs_") and row.name.split("_")[1] in ("pgqueuer", "procrastinate", "dbos")) and (
+        not peer.installed()
+    ):
+        return "not installed: make bench-peers"
+    if row.name.startswith("pgbench_") and pgbench_binary() is None:
+        return "pgbench was not found"
+    return None
