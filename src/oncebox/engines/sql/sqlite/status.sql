@@ -46,18 +46,23 @@ SELECT w.id, w.host, w.pid, ({now} - w.started) / 1000000.0, ({now} - w.heartbea
 FROM {p}worker w ORDER BY w.host, w.pid, w.id
 
 -- name: show_scopes
--- Differs by necessity: a recursive step takes no LIMIT here, so source is found with a subquery each.
+-- Differs by necessity: there is no LATERAL, and a comparison of pairs seeks by its first column only;
+-- so the next pair is the next source of the same consumer, else the first one of the next consumer.
+-- Any text lies between '' and an empty blob.
 WITH RECURSIVE ledgers(consumer, source) AS (
     SELECT * FROM (SELECT consumer, source FROM {p}ledger
-                   WHERE :consumer IS NULL OR consumer = :consumer ORDER BY consumer, source LIMIT 1)
+                   WHERE consumer BETWEEN coalesce(:consumer, '') AND coalesce(:consumer, x'')
+                   ORDER BY consumer, source LIMIT 1)
     UNION ALL
-    SELECT l.consumer, l.source FROM ledgers w JOIN {p}ledger l ON l.seq = (
-        SELECT n.seq FROM {p}ledger n WHERE (n.consumer, n.source) > (w.consumer, w.source)
-          AND (:consumer IS NULL OR n.consumer = :consumer)
-        ORDER BY n.consumer, n.source LIMIT 1)
+    SELECT l.consumer, l.source FROM ledgers w JOIN {p}ledger l ON l.seq = coalesce(
+        (SELECT n.seq FROM {p}ledger n WHERE n.consumer = w.consumer AND n.source > w.source
+         ORDER BY n.source LIMIT 1),
+        (SELECT n.seq FROM {p}ledger n WHERE :consumer IS NULL AND n.consumer > w.consumer
+         ORDER BY n.consumer, n.source LIMIT 1))
 )
 SELECT consumer, source FROM ledgers
-UNION SELECT DISTINCT consumer, source FROM {p}attempt WHERE :consumer IS NULL OR consumer = :consumer
+UNION SELECT DISTINCT consumer, source FROM {p}attempt
+WHERE consumer BETWEEN coalesce(:consumer, '') AND coalesce(:consumer, x'')
 ORDER BY consumer, source LIMIT :cap
 
 -- name: show_ledger
