@@ -24,6 +24,7 @@ from oncebox.runtime.intake import Intake
 from oncebox.runtime.joined import handle_joined, handle_joined_async, store_joined, store_joined_async
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
+from oncebox.runtime.signatures import is_coroutine_function, name_of
 
 if TYPE_CHECKING:
     from oncebox.app import App
@@ -92,6 +93,8 @@ class Consumer:
         if (on_unknown == "reconcile") != (reconcile is not None):
             raise errors.HandlerError('on_unknown="reconcile" and reconcile=… go together')
         ttl = key_ttl.total_seconds() if isinstance(key_ttl, timedelta) else float(key_ttl)
+        if not ttl > 0:
+            raise errors.HandlerError(f"key_ttl={key_ttl!r}: how long the provider honours a key, above 0")
         policy = EffectPolicy(on_unknown=on_unknown, key_ttl_seconds=ttl, reconcile=reconcile)
         return self._register(types, batch=False, long=False, effect=policy)
 
@@ -109,9 +112,15 @@ class Consumer:
 
         def register(function: F) -> F:
             kinds = self.app.handle_kinds() if effect is None else frozenset()
-            self.registry.add(
-                compile_handler(function, types=types, batch=batch, long=long, database=kinds, effect=effect)
+            handler = compile_handler(
+                function, types=types, batch=batch, long=long, database=kinds, effect=effect
             )
+            hook = effect.reconcile if effect is not None else None
+            if hook is not None and is_coroutine_function(hook) and not handler.is_async:
+                raise errors.HandlerError(
+                    f"handler {handler.name!r}: reconcile={name_of(hook)} is async def, and the effect is def"
+                )
+            self.registry.add(handler)
             return function
 
         return register

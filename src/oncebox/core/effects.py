@@ -13,18 +13,20 @@ from typing import Any, Literal
 import msgspec
 
 from oncebox import errors
+from oncebox.codec import encode_result
 from oncebox.core.batch import results
 from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, record_attempt
 from oncebox.core.outcomes import Outcome, Reason, Status
-from oncebox.core.steps import Ask, Begin, Commit, Fetch, Handle, Keep, Op, Rollback, Settle
+from oncebox.core.steps import Ask, Begin, Commit, Execute, Fetch, Handle, Keep, Op, Rollback, Settle
 from oncebox.core.stored import give_up, take_leased, undone
+from oncebox.core.unknown import is_unknown
 from oncebox.core.work import Item, Work
 from oncebox.identity import derived
 from oncebox.message import MessageKey
 
-UNKNOWN = (TimeoutError, ConnectionError, errors.HandlerTimeout, errors.UnknownEffect)
-"""Errors of an effect's handler that leave open whether the call happened."""
 OnUnknown = Literal["retry", "reconcile", "park"]
+TWICE = "called twice"
+"""The reason of an outcome whose call came back after another one had been recorded."""
 
 
 class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,11 @@ def work_effect(work: Work) -> Op[int]:
 def _decide(work: Work, item: Item) -> Op[None]:
     """Has it been started before? Then it is unknown, and policy decides; else make the call."""
     rows = yield Fetch(work.keyed(work.queries.effect_look, item))
-    if rows and rows[0][3] == "started":
+    state = rows[0][3] if rows else ""
+    if state == "done":
+        yield from _known(work, item)
+        return
+    if state in ("started", "parked"):
         policy: EffectPolicy = item.handler.effect
         age_seconds = float(rows[0][6])
         if policy.on_unknown == "reconcile":
@@ -88,6 +94,14 @@ def _decide(work: Work, item: Item) -> Op[None]:
             yield from _park(work, item, policy, age_seconds)
             return
     yield from _call(work, item)
+
+
+def _known(work: Work, item: Item) -> Op[None]:
+    """A late result settled it after it was taken: no call, and nothing left to do."""
+    token = work.token()
+    yield Begin(token)
+    yield Commit(token, (work.call(work.queries.finish_leased, seq=item.seq, token=item.token),))
+    item.outcome = Outcome(Status.DUPLICATE)
 
 
 def _call(work: Work, item: Item) -> Op[None]:
@@ -105,9 +119,16 @@ def _call(work: Work, item: Item) -> Op[None]:
     try:
         item.result = yield Handle((item,))
     except Exception as error:
-        yield from _failed(work, item, error)
+        yield from _failed(work, item, error, unknown=is_unknown(error))
         return
-    yield from _finish(work, item, "called")
+    note = "called"
+    try:
+        encode_result(item.result)
+    except Exception as error:
+        # It happened, and must not happen again because of what it returned.
+        note = f"called; its result could not be kept ({type(error).__name__})"
+        item.result = None
+    yield from _finish(work, item, note)
 
 
 def _finish(work: Work, item: Item, note: str) -> Op[None]:
@@ -117,21 +138,31 @@ def _finish(work: Work, item: Item, note: str) -> Op[None]:
     yield Begin(token)
     still = yield Fetch(work.call(work.queries.still_leased, seq=item.seq, token=item.token))
     if still:
-        settle = work.keyed(work.queries.effect_settle, item, token=item.token, state="done", note=note)
+        # Not by the token of the call: what was reconciled is an earlier call's row.
+        settle = work.keyed(work.queries.effect_late, item, note=note)
         finish = work.call(work.queries.finish_leased, seq=item.seq, token=item.token)
         yield Commit(token, (*calls, settle, finish))
         item.outcome = Outcome(Status.PROCESSED, item.result)
         return
-    resolve = work.keyed(work.queries.effect_resolve, item, state="done", note="settled by a late result")
-    yield Commit(token, (*calls, resolve, work.call(work.queries.finish, seqs=[item.seq])))
-    item.outcome = Outcome(Status.PROCESSED, item.result, reason="late")
+    # Whatever became of the message meanwhile (queued again, parked, given back), it is done now.
+    late = (
+        work.call(work.queries.finish, seqs=[item.seq]),
+        work.keyed(work.queries.unbury, item),
+        work.keyed(work.queries.effect_late, item, note="settled by a late result"),
+    )
+    if (yield Execute(late)):
+        yield Commit(token, calls)
+        item.outcome = Outcome(Status.PROCESSED, item.result, reason="late")
+        return
+    yield Rollback()
+    item.outcome = Outcome(Status.PROCESSED, item.result, reason=TWICE)
 
 
-def _failed(work: Work, item: Item, error: Exception) -> Op[None]:
+def _failed(work: Work, item: Item, error: Exception, *, unknown: bool) -> Op[None]:
     """Charged like any failure. An ordinary error says that the call did not happen; a timeout does not
     say, so the row stays `started` and the next try finds it unknown."""
     verdict, calls = charge_queued(work, item, error)
-    if not isinstance(error, UNKNOWN):
+    if not unknown:
         calls += (
             work.keyed(
                 work.queries.effect_settle, item, token=item.token, state="failed", note=type(error).__name__
@@ -150,7 +181,12 @@ def _failed(work: Work, item: Item, error: Exception) -> Op[None]:
 
 def _reconcile(work: Work, item: Item) -> Op[bool]:
     """Ask the hook. True when it settled the message; False when the call is to be made."""
-    happened = yield Ask(item)
+    try:
+        happened = yield Ask(item)
+    except Exception as error:
+        # The hook could not say: charged, and as unknown as before.
+        yield from _failed(work, item, error, unknown=True)
+        return True
     if happened is None or happened is False:
         return False
     item.result = None if happened is True else happened

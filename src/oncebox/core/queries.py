@@ -103,7 +103,13 @@ class Queries:
     effect_look: Query
     effect_settle: Query
     effect_resolve: Query
+    effect_late: Query
+    effect_find: Query
     effects_open: Query
+    effects_count: Query
+    exhume: Query
+    unbury: Query
+    queued: Query
     status_queue: Query
     status_dead: Query
     status_tally: Query

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from oncebox.brokers.contract import Delivery, Source
+from oncebox.core.effects import TWICE
 from oncebox.core.outcomes import Answer, Outcome, Status
 from oncebox.core.work import Item
 from oncebox.errors import BrokerUnavailable
@@ -216,6 +217,13 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             item.message.id,
             outcome.reason or "known",
             f" ({type(outcome.error).__name__})",
+        )
+    elif outcome.reason == TWICE:
+        log.error(
+            "consumer %s: message %s: a call came back after another one was recorded; the provider was "
+            "called twice with one idempotency key",
+            consumer,
+            item.message.id,
         )
     elif outcome.status is Status.RETRY:
         log.warning(

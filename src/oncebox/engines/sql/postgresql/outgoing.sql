@@ -127,3 +127,39 @@ SELECT consumer, source, message_id, key, state, calls,
        extract(epoch FROM statement_timestamp() - started)::float8, note
 FROM {p}effect WHERE state IN ('started', 'parked') AND (:consumer::text IS NULL OR consumer = :consumer::text)
 ORDER BY started LIMIT :limit
+
+-- name: effect_late
+-- A result, also one that came back after all: it happened, whoever thought otherwise meanwhile.
+UPDATE {p}effect SET state = 'done', note = :note, settled = clock_timestamp()
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND state <> 'done'
+
+-- name: effect_find
+SELECT consumer, source, state FROM {p}effect
+WHERE message_id = :message_id AND (:consumer::text IS NULL OR consumer = :consumer::text)
+  AND (:source::text IS NULL OR source = :source::text)
+ORDER BY consumer, source LIMIT 100
+
+-- name: effects_count
+SELECT state, count(*) FROM (
+    SELECT state FROM {p}effect WHERE state IN ('started', 'parked') LIMIT :cap
+) capped GROUP BY state
+
+-- name: queued
+-- The queue row of a key, and whether somebody holds it; locked, so that nobody takes it meanwhile.
+SELECT q.seq, q.token IS NOT NULL AND q.due > statement_timestamp()
+FROM {p}queue q JOIN {p}ledger l ON l.seq = q.seq
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+FOR UPDATE OF q
+
+-- name: exhume
+-- A dead message back in the queue, in its old place, with a fresh budget. `unbury` goes with it.
+INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers,
+    content_type, provenance, received, due)
+SELECT seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+    received, statement_timestamp()
+FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
+ON CONFLICT DO NOTHING
+
+-- name: unbury
+-- Only the message itself; a conflicting payload that lies beside it was never in the queue.
+DELETE FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL

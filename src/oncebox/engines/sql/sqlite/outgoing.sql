@@ -98,3 +98,38 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND
 SELECT consumer, source, message_id, key, state, calls, ({now} - started) / 1000000.0, note
 FROM {p}effect WHERE state IN ('started', 'parked') AND (:consumer IS NULL OR consumer = :consumer)
 ORDER BY started LIMIT :limit
+
+-- name: effect_late
+-- A result, also one that came back after all: it happened, whoever thought otherwise meanwhile.
+UPDATE {p}effect SET state = 'done', note = :note, settled = {now}
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND state <> 'done'
+
+-- name: effect_find
+SELECT consumer, source, state FROM {p}effect
+WHERE message_id = :message_id AND (:consumer IS NULL OR consumer = :consumer)
+  AND (:source IS NULL OR source = :source)
+ORDER BY consumer, source LIMIT 100
+
+-- name: effects_count
+SELECT state, count(*) FROM (
+    SELECT state FROM {p}effect WHERE state IN ('started', 'parked') LIMIT :cap
+) capped GROUP BY state
+
+-- name: queued
+-- The queue row of a key, and whether somebody holds it.
+SELECT q.seq, q.token IS NOT NULL AND q.due > {now}
+FROM {p}queue q JOIN {p}ledger l ON l.seq = q.seq
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+
+-- name: exhume
+-- A dead message back in the queue, in its old place, with a fresh budget. `unbury` goes with it.
+INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers,
+    content_type, provenance, received, due)
+SELECT seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+    received, {now}
+FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
+ON CONFLICT DO NOTHING
+
+-- name: unbury
+-- Only the message itself; a conflicting payload that lies beside it was never in the queue.
+DELETE FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
