@@ -11,6 +11,7 @@ import typer
 
 from oncebox import __version__
 from oncebox.cli import failure
+from oncebox.cli.effects import list_command, settle_command
 from oncebox.cli.run import run_command as run_app
 from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
@@ -22,6 +23,7 @@ _TRY = "Try it"
 _RUN = "Run"
 _LOOK = "Look"
 _TABLES = "Tables"
+_DECIDE = "Decide"
 
 app = typer.Typer(
     name="oncebox",
@@ -30,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Calls whose end is not known.")
 schema_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The tables as SQL text.")
 
 
@@ -87,6 +90,8 @@ app.command("run", help=teach(run_app), rich_help_panel=_RUN)(run_app)
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
+effects_app.command("list", help=teach(list_command))(list_command)
+effects_app.command("settle", help=teach(settle_command))(settle_command)
 schema_app.command("print", help=teach(print_command))(print_command)
 
 
@@ -95,6 +100,12 @@ def schema() -> None:
     """The tables as SQL text, for migrations that are run by others."""
 
 
+@effects_app.callback()
+def effects() -> None:
+    """Calls to the outside whose end is not known: list them, and decide."""
+
+
+app.add_typer(effects_app, name="effects", rich_help_panel=_DECIDE)
 app.add_typer(schema_app, name="schema", rich_help_panel=_TABLES)
 
 

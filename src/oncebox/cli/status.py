@@ -41,6 +41,7 @@ def status_command(
 
     Per consumer: messages waiting, the age of the oldest, those being retried and worked on, the dead by
     reason, and of the last 5 minutes how many were processed and how many deliveries were duplicates.
+    Below: what waits in the outbox or is parked there, and calls to the outside whose end is not known.
     An inline consumer's backlog is its broker's: what waits there is not counted here.
 
     [bold]Examples[/]
@@ -119,6 +120,7 @@ def view(target: Target, report: StatusReport, problem: str = "") -> RenderableT
     """The report as tables."""
     parts: list[RenderableType] = [Text.assemble(("database ", "dim"), plain(target.database.place))]
     parts.append(_consumers(report))
+    parts += _outgoing(report)
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
     parts.append(_workers(report.workers, lapse))
     if problem:
@@ -149,6 +151,22 @@ def _consumers(report: StatusReport) -> RenderableType:
             f"{consumer.duplicates:,}",
         )
     return table
+
+
+def _outgoing(report: StatusReport) -> list[RenderableType]:
+    """A line each for what is on its way out and for calls that are unknown; none where there is nothing."""
+    outbox, cap = report.outbox, report.count_cap
+    lines: list[RenderableType] = []
+    if outbox.waiting or outbox.parked:
+        text = f"outbox: {count(outbox.waiting, cap)} waiting"
+        text += f", oldest {age(outbox.oldest_seconds)}" if outbox.waiting else ""
+        parked = f", {count(outbox.parked, cap)} parked" if outbox.parked else ""
+        lines.append(Text.assemble(text, (parked, "red")))
+    if report.effects:
+        states = ", ".join(f"{count(number, cap)} {state}" for state, number in report.effects.items())
+        style = "red" if "parked" in report.effects else ""
+        lines.append(Text(f"effects whose end is not known: {states} (oncebox effects list)", style=style))
+    return lines
 
 
 def _dead(consumer: ConsumerStatus, cap: int) -> Text:

@@ -71,11 +71,23 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     in_hand: int
 
 
+class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is on its way out."""
+
+    waiting: int = 0
+    parked: int = 0
+    """Refused too often, or by no sink's pattern: kept for a person."""
+    oldest_seconds: float | None = None
+
+
 class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `status` shows."""
 
     consumers: list[ConsumerStatus]
     workers: list[WorkerStatus]
+    outbox: OutboxStatus = OutboxStatus()
+    effects: dict[str, int] = {}
+    """Calls to the outside whose end is not known: `parked` for a person, or `started`."""
     window_seconds: float = WINDOW_SECONDS
     count_cap: int = COUNT_CAP
 
@@ -158,6 +170,8 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
         outcomes.setdefault(name, {})[outcome] = int(count)
     seconds = max(tallies[0][3], 1.0) if tallies else WINDOW_SECONDS
     workers = yield Fetch(Call(queries.status_workers, {}))
+    waiting_out, parked, oldest_out = (yield Fetch(Call(queries.outbox_status, {"cap": COUNT_CAP})))[0]
+    effects = yield Fetch(Call(queries.effects_count, {"cap": COUNT_CAP}))
     return StatusReport(
         consumers=[
             ConsumerStatus(
@@ -178,6 +192,8 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
             )
             for worker, host, pid, up, beat, held in workers
         ],
+        outbox=OutboxStatus(waiting=waiting_out, parked=parked, oldest_seconds=oldest_out),
+        effects=dict(sorted((state, count) for state, count in effects)),
     )
 
 

@@ -1,0 +1,143 @@
+"""`oncebox effects`: calls to the outside whose end is not known, and what a person decides about them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
+from oncebox.cli.output import console, plain, print_json
+from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.text import age
+from oncebox.core.settle import OpenEffect, open_effects, settle
+from oncebox.core.steps import Op
+from oncebox.errors import UsageError
+from oncebox.message import check_id
+from oncebox.runtime.inspect import Reader
+from oncebox.runtime.schema import verify_schema_async
+
+ConsumerOption = Annotated[str | None, typer.Option("--consumer", "-c", help="Of this consumer only.")]
+
+
+def list_command(
+    consumer: ConsumerOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List calls to the outside whose end is not known, the oldest first.
+
+    [bold]States[/]
+
+      parked   a person decides: ask the provider, then oncebox effects settle
+      started  it is being made right now, or its process died and policy will decide
+
+    [bold]Examples[/]
+
+      oncebox effects list --app shop:app
+      oncebox effects list --consumer mailer --json
+    """
+    target = find_target(database, app, schema)
+    found = _ask(target, open_effects(target.database.queries, consumer))
+    if as_json:
+        print_json({"effects": found})
+    elif not found:
+        console().print(plain("No call is unknown.", "dim"))
+    else:
+        console().print(_table(found))
+
+
+def settle_command(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    happened: Annotated[
+        bool | None,
+        typer.Option(
+            "--happened/--did-not", help="What the provider says about the call.", show_default=False
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="How you know; it is kept.")] = "",
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="With --happened: what the call returned.")
+    ] = None,
+    consumer: ConsumerOption = None,
+    source: Annotated[str | None, typer.Option("--source", help="Of this source only.")] = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Decide about a call that may have happened.
+
+    --happened finishes the message: it is done, and duplicates get the result. --did-not puts it back into
+    the queue, and the call is made again with the same idempotency key. Ask the provider first.
+
+    [bold]Examples[/]
+
+      oncebox effects settle evt-42 --happened --result '{"receipt": "re_7"}' --reason "seen in the provider's log"
+      oncebox effects settle evt-42 --did-not --reason "provider has no such key" --consumer mailer
+    """
+    check_id(message_id)
+    if happened is None:
+        raise UsageError("say what became of the call: --happened or --did-not")
+    if not reason.strip():
+        raise UsageError('say how you know: --reason "…"; it is kept with the effect')
+    if result is not None and not happened:
+        raise UsageError("--result goes with --happened: a call that did not happen returned nothing")
+    target = find_target(database, app, schema)
+    done = _ask(
+        target,
+        settle(
+            target.database.queries, message_id, happened=happened, reason=reason.strip(),
+            result=_decoded(result), consumer=consumer, source=source,
+        ),
+    )  # fmt: skip
+    if as_json:
+        print_json(done)
+    else:
+        what = "done" if happened else "back in the queue; the call is made again with the same key"
+        console().print(plain(f"{done.consumer}: {done.id} is {what}"))
+
+
+def _decoded(result: str | None) -> Any:
+    try:
+        return msgspec.json.decode(result) if result is not None else None
+    except msgspec.DecodeError:
+        raise UsageError("--result is not JSON; quote it for your shell: --result '{\"id\": 1}'") from None
+
+
+def _ask(target: Target, op: Op[Any]) -> Any:
+    target.must_exist()
+
+    async def ask() -> Any:
+        await verify_schema_async(target.database)
+        reader = Reader(target.database)
+        try:
+            return await reader.ask(op)
+        finally:
+            await reader.close()
+
+    with target.named():
+        return asyncio.run(ask())
+
+
+def _table(found: list[OpenEffect]) -> Table:
+    table = Table(title="calls whose end is not known", title_justify="left", title_style="bold")
+    for name in ("consumer", "source", "id", "state"):
+        table.add_column(name, no_wrap=name == "id")
+    table.add_column("calls", justify="right")
+    table.add_column("age", justify="right")
+    table.add_column("idempotency key", no_wrap=True)
+    table.add_column("why")
+    for each in found:
+        table.add_row(
+            plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.state),
+            str(each.calls), age(each.age_seconds), plain(each.idempotency_key), plain(each.note),
+        )  # fmt: skip
+    return table
