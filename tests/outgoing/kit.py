@@ -1,9 +1,13 @@
 """A sink that can refuse, raise, hang and answer short, and relays that take one turn at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
 
 from oncebox import Message, Outbox
 from oncebox.brokers.contract import Sink
@@ -11,6 +15,7 @@ from oncebox.core.outgoing import SLOTS
 from oncebox.policy import Backoff
 from oncebox.runtime.relay import Bell, Relay, routes
 from tests.core.kit import Shop
+from tests.waiting import eventually_async
 
 Answer = BaseException | None
 AT_ONCE = Backoff(attempts=3, base_seconds=0.0, max_seconds=0.0)
@@ -94,12 +99,6 @@ def outbox_ids(shop: Shop) -> list[str]:
 
 def put(shop: Shop, *ids: str, **words: Any) -> None:
     """Publish from outside, in a transaction of its own, on the engine's plainest handle."""
-    import sqlite3
-    from contextlib import closing
-    from urllib.parse import urlsplit
-
-    import psycopg
-
     outbox = Outbox("shop", notify=False)
     kind = words.pop("type", "paid")
     if shop.kind.engine == "sqlite":
@@ -111,3 +110,9 @@ def put(shop: Shop, *ids: str, **words: Any) -> None:
     with psycopg.connect(shop._url) as connection:
         for id_ in ids:
             outbox.publish(connection, kind, {"n": id_}, id=id_, **words)
+
+
+async def until(step: Callable[[], Awaitable[object]], seconds: float = 10) -> None:
+    """Take this step again and again until it says yes."""
+    probe: Any = step
+    await eventually_async(probe, seconds)

@@ -11,8 +11,7 @@ from oncebox.policy import Backoff
 from oncebox.runtime import relay as runtime
 from tests.core.fixtures import stored
 from tests.core.kit import Shop
-from tests.outgoing.kit import LATER, ScriptedSink, outbox_ids, outbox_rows, put, relay
-from tests.waiting import eventually_async
+from tests.outgoing.kit import LATER, ScriptedSink, outbox_ids, outbox_rows, put, relay, until
 
 pytestmark = stored
 
@@ -135,7 +134,7 @@ async def test_kept_rows_are_swept_when_their_time_is_over(shop: Shop, sink: Scr
             await it.turn()
             return outbox_ids(shop) == []
 
-        await eventually_async(swept)
+        await until(swept)
     assert sink.ids == ["a"]
 
 
@@ -145,7 +144,7 @@ async def test_a_scheduled_message_is_not_early_and_holds_nobody_up(shop: Shop, 
     async with relay(shop, sink) as it:
         await it.turn()
         assert sink.ids == ["soon"]
-        await eventually_async(it.turn)
+        await until(it.turn)
     assert (sink.ids, outbox_ids(shop)) == (["soon", "late"], [])
 
 
@@ -191,7 +190,7 @@ async def test_first_deliveries_of_a_key_are_in_order_whatever_is_refused(
 
     sink.judge = judge
     async with relay(shop, sink, retry=Backoff(attempts=9, base_seconds=0, max_seconds=0)) as it:
-        await eventually_async(lambda: _turned(it, shop), 30)
+        await until(lambda: _turned(it, shop), 30)
     first = list(dict.fromkeys(sink.ids))
     assert sorted(first) == sorted([*ids, *(f"free-{n}" for n in range(4))])
     for key in "abc":

@@ -14,7 +14,7 @@ from oncebox.runtime import relay as runtime
 from oncebox.runtime.relay import Bell
 from tests.core.fixtures import on, stored
 from tests.core.kit import Call, Shop, event
-from tests.outgoing.kit import ScriptedSink, outbox_ids, put, relay
+from tests.outgoing.kit import ScriptedSink, outbox_ids, put, relay, until
 from tests.waiting import eventually_async
 
 pytestmark = stored
@@ -69,7 +69,7 @@ async def test_a_killed_relays_slots_are_taken_over_when_its_lease_lapses(
             async def taken_over() -> bool:
                 return (await leased(other))[0] == SLOTS and not outbox_ids(shop)
 
-            await eventually_async(taken_over)
+            await until(taken_over)
         stuck.cancel()
         await asyncio.gather(stuck, return_exceptions=True)
     assert sorted(sink.ids) == sorted(KEYS)
@@ -124,7 +124,7 @@ async def test_notify_wakes_a_relay_of_another_connection(shop: Shop, monkeypatc
         return heard.is_set()
 
     try:
-        await eventually_async(rang)
+        await until(rang)
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
@@ -164,15 +164,14 @@ async def test_from_commit_to_broker_takes_milliseconds(
                 Outbox().publish(connection, "paid", {})
             return bool(sink.ids)
 
-        await eventually_async(awake)
+        await until(awake)
         waits = []
         with psycopg.connect(shop._url) as connection:
             for n in range(20):
                 await asyncio.to_thread(Outbox().publish, connection, "paid", {}, id=f"n{n}")
                 await asyncio.to_thread(connection.commit)
                 started = time.monotonic()
-                while f"n{n}" not in sink.ids:
-                    await asyncio.sleep(0.001)
+                await eventually_async(lambda wanted=f"n{n}": wanted in sink.ids)  # type: ignore[misc]
                 waits.append(time.monotonic() - started)
     assert sorted(waits)[10] < 0.25, "woken, not polled; the figure itself is the benchmark's"
 
