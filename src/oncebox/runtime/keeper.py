@@ -37,9 +37,11 @@ class Keeper(threading.Thread):
         self._database = database
         self._settings = settings
         self._beat_seconds = beat_seconds
-        self._leases: dict[int, tuple[Item, float]] = {}
+        self._leases: dict[str | None, tuple[Item, float]] = {}
+        """By token: two workers here may hold the same message, one of them too late."""
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._bell = threading.Event()
         self.first_beat = threading.Event()
 
     def keeper_of(self, lease_seconds: float) -> Callable[[Item, bool], None]:
@@ -48,15 +50,18 @@ class Keeper(threading.Thread):
         def keep(item: Item, on: bool) -> None:
             with self._lock:
                 if on:
-                    self._leases[item.seq] = (item, lease_seconds)
+                    self._leases[item.token] = (item, lease_seconds)
                 else:
-                    self._leases.pop(item.seq, None)
+                    self._leases.pop(item.token, None)
+            if on and lease_seconds / 3 < self._beat_seconds:
+                self._bell.set()  # the pause that is running was chosen without this lease
 
         return keep
 
     def stop(self) -> None:
         """End after the last beat; the worker's rows are withdrawn."""
         self._stopping.set()
+        self._bell.set()
 
     def run(self) -> None:
         """The thread."""
@@ -76,8 +81,8 @@ class Keeper(threading.Thread):
                 if session is not None:
                     await finished(session.close())
                     session = None
-            pause = self._pause_seconds()
-            await loop.run_in_executor(None, self._stopping.wait, pause)
+            await loop.run_in_executor(None, self._bell.wait, self._pause_seconds())
+            self._bell.clear()
         if session is not None:
             try:
                 for query in (self._queries.retire_hands, self._queries.retire):
