@@ -42,7 +42,8 @@ Through = Callable[[Perform], Perform]
 class Shop:
     """An app, its consumers, and what can be seen from outside. Close it."""
 
-    def __init__(self, kind: str, url: str, mode: str = "inline", **app: Any) -> None:
+    def __init__(self, kind: str, url: str, mode: str = "inline", *, seen: str = "", **app: Any) -> None:
+        """`seen` is where the observer looks, when the app goes another way."""
         self.kind: Kind = KINDS[kind]
         self.mode = mode
         self.app = App(f"{self.kind.scheme}://{url.split('://', 1)[1]}", **app)
@@ -50,7 +51,7 @@ class Shop:
         self._works: dict[tuple[str, int], Work] = {}
         self._seen: Any = None
         self.closed = False
-        self._url = url
+        self._url = seen or url
         migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
         if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'shop_effect'"):
             self.rows(EFFECT)

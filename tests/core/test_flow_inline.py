@@ -50,7 +50,7 @@ def test_a_duplicate_is_not_handled_and_returns_the_first_result() -> None:
         stream(work(), one),
         [(Begin, 0), (Fetch, [known(one, body=b'{"n":1}')]), (Rollback, None), (Next, None), (Settle, None)],
     )
-    assert queries_of(flow.steps[1]) == ["lookup"]
+    assert queries_of(flow.steps[1]) == ["lookup_one"]
     assert outcome_of(one) == Outcome(Status.DUPLICATE, {"n": 1})
 
 

@@ -238,8 +238,9 @@ def test_a_suspect_is_taken_alone_and_at_its_limit_it_is_buried_and_not_run() ->
 def test_messages_of_a_type_nobody_handles_are_buried_uncharged() -> None:
     flow = play(
         bury_unknown(work(mode="stored", unknown_type_seconds=60), ["paid"]),
-        [(Begin, 0), (Fetch, [queued(1)]), (Commit, 0)],
+        [(Begin, 0), (Fetch, [queued(1)]), (Commit, 0), (Begin, 0), (Fetch, []), (Rollback, None)],
     )
+    assert script_of(flow.steps)[3:5] == ["Begin", "Fetch(take_unknown_suspect)"]
     assert queries_of(flow.steps[2]) == ["bury_queued", "finish"]
     commit = flow.steps[2]
     assert isinstance(commit, Commit)
