@@ -188,8 +188,8 @@ class App:
                 raise errors.ConfigError(f"consumer {consumer.name!r} has a source but no handler")
             if consumer.registry.all() and not consumer.registry.is_async and not self.database.serves_sync:
                 raise errors.ConfigError(
-                    f"consumer {consumer.name!r} has plain def handlers, which asyncpg can't serve; "
-                    "use async def, or a postgresql:// URL"
+                    f"consumer {consumer.name!r} has plain def handlers, which {self.database.driver} can't serve "
+                    "here; use async def, or a blocking driver such as postgresql://"
                 )
             horizon = consumer.source.redelivery_horizon_seconds if consumer.source is not None else 0.0
             retention = consumer.policy.retention_seconds

@@ -39,6 +39,7 @@ HOT: dict[str, dict[str, Any]] = {
     "mark_finished": ONE,
     "set_state": {**ONE, "state": 2},
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
+    "lookup_one": {"consumer": "c1", **key_rows(1)[0]},
     "keep_result": {**ONE, "body": b"1"},
     "store": {"consumer": "c1", "rows": key_rows(900_001, **MARK, key=None, **CONTENT)},
     "vouch": {"rows": key_rows(1, consumer="c1")},
@@ -65,12 +66,14 @@ HOT: dict[str, dict[str, Any]] = {
 
 ELSEWHERE = {
     "guard_claim", "guard_claim_many",  # the guard's, and their parts are those above
+    "take_unknown_suspect",  # the same for the few suspects
     "take_unknown",  # walks one consumer's backlog, in bounded steps; has a test of its own
     "heartbeat", "is_alive", "mark", "mark_inline", "withdraw", "lapsed", "reap", "reap_hands", "orphans", "retire",
     "retire_hands", "fence",  # tables of a row per worker
     "tally",  # a row per minute and type
     "status_queue", "status_dead", "status_tally", "status_workers",  # asked by people; capped
     "show_scopes", "show_ledger", "show_dead", "show_attempts",
+    "effects_count", "effect_find", "effect_late", "exhume", "unbury",  # by people, one at a time
     "publish", "ring", "relay_join", "relay_leave", "slots_held", "slots_lease", "slots_free",  # outgoing
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",

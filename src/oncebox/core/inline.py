@@ -188,13 +188,7 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
 
 def already_known(work: Work, item: Item, token: str) -> Op[bool]:
     """Name the outcome of a delivery whose key is taken. False when the row has gone meanwhile."""
-    rows = yield Fetch(
-        work.call(
-            work.queries.lookup,
-            consumer=work.consumer,
-            rows=[{"source": item.message.source, "message_id": item.message.id}],
-        )
-    )
+    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
     if not rows:
         yield Rollback()
         yield from withdraw(work, item)
@@ -299,13 +293,7 @@ def withdraw(work: Work, item: Item) -> Op[None]:
 
 def is_done(work: Work, item: Item) -> Op[bool]:
     """Whether the item's commit went through although its reply did not say so."""
-    rows = yield Fetch(
-        work.call(
-            work.queries.lookup,
-            consumer=work.consumer,
-            rows=[{"source": item.message.source, "message_id": item.message.id}],
-        )
-    )
+    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
     return bool(rows)
 
 

@@ -50,6 +50,7 @@ class Queries:
     mark_finished: Query
     unclaim: Query
     lookup: Query
+    lookup_one: Query
     keep_result: Query
     store: Query
     vouch: Query
@@ -58,6 +59,7 @@ class Queries:
     take: Query
     take_suspect: Query
     take_unknown: Query
+    take_unknown_suspect: Query
     finish: Query
     lease: Query
     extend: Query

@@ -32,6 +32,7 @@ from oncebox.core.failure import (
 )
 from oncebox.core.inline import claiming, known_outcome, vouch
 from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.queries import Query
 from oncebox.core.steps import (
     Begin,
     Call,
@@ -490,12 +491,17 @@ def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
 
 def bury_unknown(work: Work, types: list[str], limit: int = 100) -> Op[int]:
     """Stored messages of a type that nobody here handles, past the time a deployment may take."""
+    buried = yield from _bury_unknown(work, work.queries.take_unknown, types, limit)
+    return buried + (yield from _bury_unknown(work, work.queries.take_unknown_suspect, types, limit))
+
+
+def _bury_unknown(work: Work, query: Query, types: list[str], limit: int) -> Op[int]:
     token = work.token()
     try:
         yield Begin(token)
         rows = yield Fetch(
             work.call(
-                work.queries.take_unknown,
+                query,
                 consumer=work.consumer,
                 types=types,
                 limit=limit,

@@ -64,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lock_timeout_seconds: float = 10.0
     idle_timeout_seconds: float = 46.0
     """Ends a transaction whose host vanished; above the handler's timeout."""
+    handlers: bool = False
+    """Handlers run on it: on SQLAlchemy, a connection of the app's own pool."""
     side: bool = False
     """The second connection: small writes that need not wait for the disk."""
 

@@ -6,6 +6,7 @@ are the cost: BEGIN with the claim, the end check with COMMIT, COMMIT with the n
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from oncebox import errors
@@ -37,8 +38,10 @@ def literal(value: Any) -> str:
         return "NULL"
     if kind is bool:
         return "true" if value else "false"
-    if kind is int or kind is float:
+    if kind is int or (kind is float and math.isfinite(value)):
         return str(value)
+    if kind is float:
+        return f"'{value}'::float8"
     if kind is list:
         return "ARRAY[" + ",".join(map(literal, value)) + "]" if value else "'{}'"
     return literal(str(value)) if isinstance(value, str) else _refuse(value)

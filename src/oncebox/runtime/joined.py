@@ -80,13 +80,7 @@ def _store(schema: str, consumer: str, policy: Policy, item: Item) -> Op[Outcome
         yield Fetch(Call(query, {**call.params, "rows": [row]}))
     if stored:
         return Outcome(Status.STORED)
-    rows = yield Fetch(
-        work.call(
-            queries.lookup,
-            consumer=consumer,
-            rows=[{"source": item.message.source, "message_id": item.message.id}],
-        )
-    )
+    rows = yield Fetch(work.keyed(queries.lookup_one, item))
     if not rows:
         raise errors.ClaimLost(f"consumer {consumer!r}: no answer about id {item.message.id!r}; try again")
     found = known_outcome(work, item, tuple(rows[0]))

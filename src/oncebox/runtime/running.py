@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
@@ -213,6 +214,7 @@ class Running:
         session: Session | None = None
         work = Work("-", self.database.queries, Policy(), worker=self.worker)
         turn = lost = 0
+        since = time.monotonic()
         try:
             while True:
                 await asyncio.sleep(1.0 if not lost else pause_seconds(lost))
@@ -220,9 +222,12 @@ class Running:
                 try:
                     if session is None:
                         session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
+                        since = time.monotonic()
                     performer = Performer(work, session, self.side, is_async=True)
                     await self.flush_tallies()
-                    await run_async(reap_lapsed(work, self.lapse_seconds), performer)
+                    # After an outage everybody's heartbeat is old: the living get the time to beat first.
+                    if time.monotonic() - since > self.lapse_seconds:
+                        await run_async(reap_lapsed(work, self.lapse_seconds), performer)
                     if turn % 30 == 0:
                         await self._bury_unknown(performer)
                     lost = 0
@@ -380,6 +385,7 @@ def connection_settings(policy: Policy) -> Settings:
     return Settings(
         lock_timeout_seconds=policy.lock_timeout_seconds,
         idle_timeout_seconds=policy.timeout_seconds * 1.5 + 1.0,
+        handlers=True,
     )
 
 

@@ -120,17 +120,34 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 DELETE FROM {p}ledger
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 
--- name: lookup
--- Everything that is known about keys that turned out not to be new.
+-- name: lookup_one
+-- What is known about a key that turned out not to be new. Scalars and subqueries, no join: a plan that
+-- was made while the ledger was small must not scan it when it has grown.
 SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,
        l.lazy AND l.received > statement_timestamp() - interval '1 minute' AS lazy,
-       q.seq IS NOT NULL AS queued, d.reason, r.body
-FROM unnest(:source::text[], :message_id::text[]) AS k(source, message_id)
-JOIN {p}ledger l ON l.consumer = :consumer AND l.source = k.source AND l.message_id = k.message_id
-LEFT JOIN {p}queue q ON q.seq = l.seq
-LEFT JOIN {p}dead d ON d.consumer = l.consumer AND d.source = l.source
-                   AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint
-LEFT JOIN {p}result r ON r.consumer = l.consumer AND r.source = l.source AND r.message_id = l.message_id
+       EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq) AS queued,
+       (SELECT d.reason FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
+        AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint) AS reason,
+       (SELECT r.body FROM {p}result r WHERE r.consumer = l.consumer AND r.source = l.source
+        AND r.message_id = l.message_id) AS body
+FROM {p}ledger l
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+
+-- name: lookup
+-- The same for many. OFFSET 0 keeps the planner from turning the probes into a scan and a join.
+SELECT x.* FROM unnest(:source::text[], :message_id::text[]) AS k(source, message_id)
+CROSS JOIN LATERAL (
+    SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,
+           l.lazy AND l.received > statement_timestamp() - interval '1 minute' AS lazy,
+           EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq) AS queued,
+           (SELECT d.reason FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
+            AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint) AS reason,
+           (SELECT r.body FROM {p}result r WHERE r.consumer = l.consumer AND r.source = l.source
+            AND r.message_id = l.message_id) AS body
+    FROM {p}ledger l
+    WHERE l.consumer = :consumer AND l.source = k.source AND l.message_id = k.message_id
+    OFFSET 0
+) x
 
 -- name: keep_result
 INSERT INTO {p}result (consumer, source, message_id, body)
@@ -169,6 +186,11 @@ RETURNING source, message_id
 -- shows that those rows are still there to be vouched for. A commit that writes nothing flushes
 -- nothing, hence the message.
 SELECT (
-    SELECT count(*) FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
-    JOIN {p}ledger USING (consumer, source, message_id)
+    SELECT count(*)
+    FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM {p}ledger l
+        WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id
+        OFFSET 0
+    ) x
 ), set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'oncebox', '')::text

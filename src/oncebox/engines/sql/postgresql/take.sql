@@ -1,15 +1,16 @@
 -- name: due
 -- Whether anything is due at all: what an idle worker asks, so that it neither begins nor writes.
+-- Ordered, or the planner reads the whole table whenever nothing is due.
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
-LIMIT 1
+ORDER BY due, seq LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
-LIMIT 1
+ORDER BY due, seq LIMIT 1
 
 -- name: take
 -- The head of the line that nobody has. statement_timestamp() is the database's clock and stable,
@@ -40,6 +41,17 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token
 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+  AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
+  AND NOT type = ANY(:types::text[])
+ORDER BY due, seq
+LIMIT :limit
+FOR UPDATE SKIP LOCKED
+
+-- name: take_unknown_suspect
+SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+       attempts, deaths, token
+FROM {p}queue
+WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
   AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq

@@ -37,6 +37,17 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 DELETE FROM {p}ledger
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 
+-- name: lookup_one
+SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,
+       l.lazy AND l.received > {now} - 60000000 AS lazy,
+       q.seq IS NOT NULL AS queued, d.reason, r.body
+FROM {p}ledger l
+LEFT JOIN {p}queue q ON q.seq = l.seq
+LEFT JOIN {p}dead d ON d.consumer = l.consumer AND d.source = l.source
+                   AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint
+LEFT JOIN {p}result r ON r.consumer = l.consumer AND r.source = l.source AND r.message_id = l.message_id
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+
 -- name: lookup
 -- each: run once per row.
 SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,

@@ -23,14 +23,14 @@ SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
-LIMIT 1
+ORDER BY due, seq LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
-LIMIT 1
+ORDER BY due, seq LIMIT 1
 
 -- name: pick_suspect
 -- Picks and marks a suspect; alone.
@@ -75,6 +75,15 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token
 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+  AND type NOT IN (SELECT value FROM json_each(:types))
+ORDER BY due, seq
+LIMIT :limit
+
+-- name: take_unknown_suspect
+SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+       attempts, deaths, token
+FROM {p}queue
+WHERE consumer = :consumer AND deaths > 0 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
