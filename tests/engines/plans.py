@@ -73,7 +73,7 @@ ELSEWHERE = {
     "tally",  # a row per minute and type
     "status_queue", "status_dead", "status_tally", "status_workers",  # asked by people; capped
     "show_scopes", "show_ledger", "show_dead", "show_attempts",
-    "effects_count", "effect_find", "effect_late", "exhume", "unbury",  # by people, one at a time
+    "effects_count", "effect_find", "effect_late", "exhume", "queued", "unbury",  # by people, one at a time
     "publish", "ring", "relay_join", "relay_leave", "slots_held", "slots_lease", "slots_free",  # outgoing
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",
