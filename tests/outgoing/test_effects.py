@@ -1,6 +1,7 @@
 """External effects: started before the call, settled after it, unknown in between and never guessed."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from oncebox import Status, Tx
 from oncebox.core.effects import TWICE, Call
 from oncebox.errors import HandlerError, UnknownEffect
-from tests.core.fixtures import stored
+from tests.core.fixtures import on, stored
 from tests.core.kit import Shop
 from tests.outgoing.abandon import Abandoned
 from tests.outgoing.calls import Mailer, Provider
+from tests.waiting import eventually
 
 pytestmark = stored
 
@@ -160,9 +162,26 @@ async def test_a_hook_that_fails_is_charged_and_leads_to_no_call(shop: Shop) -> 
     assert [row[1] for row in shop.dead()] == ["exhausted"]
 
 
+@on("sqlite", "psycopg")
+async def test_a_blocking_call_that_comes_back_late_is_known(shop: Shop) -> None:
+    provider = Provider()
+
+    def slow(call: Any) -> Any:
+        started = time.monotonic()
+        eventually(lambda: time.monotonic() - started > 0.1)
+        return "late"
+
+    provider.does = slow
+    mailer = Mailer(shop, provider, timeout=0.05)
+    await mailer.receive()
+    (item,) = await mailer.work()
+    assert item.outcome is not None
+    assert (item.outcome.status, item.outcome.result) == (Status.PROCESSED, "late")
+    assert mailer.effect() == ("done", 1)
+
+
+@on("asyncpg")
 async def test_a_timeout_of_the_consumer_is_unknown(shop: Shop) -> None:
-    if not shop.kind.is_async:
-        pytest.skip("a blocking call can't be cut off; when it comes back its result is known")
     mailer = Mailer(shop, Provider(), timeout=0.05)
     other = shop.consumer("slow", mode="stored", timeout=0.05)
 
