@@ -54,8 +54,17 @@ define run_if_present
 	@if [ -d $(1) ]; then $(PY) -m $(2); else echo "make $@: $(1)/ is not there yet"; fi
 endef
 
-bench: $(DEV) ## measure throughput and latency
-	$(call run_if_present,benchmarks,benchmarks)
+$(VENV)/bench.stamp: $(DEV)
+	@$(PY) -m pip install -q -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+bench: $(VENV)/bench.stamp ## measure what protection costs; QUICK=1, DATABASE=url; bench-peers adds peers
+	@$(PY) -m benchmarks $(BENCH_ARGS)
+
+.PHONY: bench-peers
+bench-peers: ## install the peers that `bench` compares with, into an environment of their own
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -q -r benchmarks/peers/requirements.txt
 
 proof: $(DEV) ## try to break the promise: faults before and after every step
 	$(call run_if_present,proof,proof)
