@@ -86,6 +86,9 @@ def deliver(
     Lets DatabaseUnavailable (nothing acked, nothing charged) and cancellation out, rolled back.
     """
     following: Item | None = None
+    if item.unrecorded is not None:
+        yield from fail(work, item, item.unrecorded)
+        return None, following
     for rerun in range(RERUNS_MAX + 1):
         committing = handling = False
         then: Begin | None = None
@@ -129,6 +132,7 @@ def deliver(
                 return None, following
             if isinstance(error, errors.Conflict) and rerun < RERUNS_MAX:
                 continue
+            item.unrecorded = error
             yield from fail(work, item, error)
             return None, following
         item.outcome = Outcome(Status.PROCESSED, item.result)

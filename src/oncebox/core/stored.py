@@ -19,7 +19,7 @@ from oncebox.codec import (
     unpack_headers,
     unpack_provenance,
 )
-from oncebox.core.batch import LOCK_MS, Undo, distinct, handle_all, results
+from oncebox.core.batch import LOCK_MS, Run, Undo, distinct, handle_all, results
 from oncebox.core.failure import (
     RERUNS_MAX,
     Fate,
@@ -208,7 +208,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
             return 1
         if len(items) == 1 and work.reruns.get(items[0].seq, 0) > RERUNS_MAX:
             raise lost_too_often(items[0])
-        run = yield from handle_all(work, items)
+        run = yield from _handle_those(work, items)
         verdicts, calls = _charges(work, run.failed)
         finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
         calls = (*(results(work, run.done)), *((finish,) if run.done else ()), *calls)
@@ -224,11 +224,24 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         work.reruns.pop(item.seq, None)
         item.outcome = Outcome(Status.PROCESSED, item.result)
     for item, verdict in verdicts:
+        work.unrecorded.pop(item.seq, None)
         item.outcome = verdict.outcome
     for item in (*run.done, *(failed for failed, _ in run.failed)):
         yield Settle(item)
     work.succeeded()
     return len(items)
+
+
+def _handle_those(work: Work, items: list[Item]) -> Op[Run]:
+    """Run them, but for those whose last failure is still to be written down."""
+    known = [item for item in items if item.seq in work.unrecorded]
+    if known and len(items) == 1:
+        run = Run()
+        run.failed.append((items[0], work.unrecorded[items[0].seq]))
+        raise Undo(run)
+    run = yield from handle_all(work, [item for item in items if item not in known])
+    run.failed += [(item, work.unrecorded[item.seq]) for item in known]
+    return run
 
 
 def _settle(items: list[Item], verdict: Verdict) -> Op[None]:
@@ -295,7 +308,10 @@ def _withdraw(work: Work) -> Op[None]:
 def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
     """Record a single message's failure in a transaction of its own, and withdraw the marker with it."""
     verdict, calls = charge_queued(work, item, error)
+    if isinstance(error, Exception):
+        work.unrecorded[item.seq] = error
     yield from _write(work, (*calls, work.withdraw()))
+    work.unrecorded.pop(item.seq, None)
     work.reruns.pop(item.seq, None)
     item.outcome = verdict.outcome
     yield Settle(item)

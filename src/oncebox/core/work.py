@@ -48,6 +48,7 @@ class Item:
         "sendings",
         "seq",
         "token",
+        "unrecorded",
         "waiter",
         "whole",
     )
@@ -76,6 +77,8 @@ class Item:
         self.attempts = 0
         self.deaths = 0
         self.token: str | None = None
+        self.unrecorded: BaseException | None = None
+        """A failure that could not be written down, because the connection went with it."""
         self.waiter: Any = None
         self.whole: Message | None = None
         """The message with its payload, where only a reference to it is kept."""
@@ -123,6 +126,8 @@ class Work:
         self.limit = policy.batch
         """Halved when batches get into each other's way, grown by one when they don't."""
         self.reruns: dict[Any, int] = {}
+        self.unrecorded: dict[int, Exception] = {}
+        """Failures of stored messages that could not be written down yet; recorded before they run again."""
         self.idle = False
         """Nothing was due last time: look before opening a transaction."""
         self.lazy = policy.durability == "group"
