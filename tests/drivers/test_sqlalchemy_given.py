@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import NullPool, StaticPool, create_engine, event, text
@@ -15,9 +16,11 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from oncebox import App
+from oncebox.brokers.memory import Memory
 from oncebox.drivers.session import Settings
 from oncebox.drivers.sqlalchemy import SqlAlchemyDatabase
 from oncebox.errors import ConfigError, DatabaseUnavailable, HandlerError
+from oncebox.runtime import schema
 from oncebox.schema import migrate
 from tests.core.fixtures import inline, on
 from tests.core.kit import Call, effect
@@ -260,6 +263,40 @@ async def test_own_connections_are_made_by_the_engines_recipe(pg_url: str) -> No
     assert tuple(await own.raw.fetchrow(asked)) == ("shop", "off")
     await own.close()
     assert waiting.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+async def test_the_tables_can_be_made_over_the_engine(kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("sqlite_url" if KINDS[kind].engine == "sqlite" else "pg_url")
+    engine = make_engine(KINDS[kind], url)
+    database = SqlAlchemyDatabase(engine)
+    for applied in (bool, lambda versions: not versions):
+        made = schema.migrate(database) if database.serves_sync else await schema.migrate_async(database)
+        assert applied(made)
+    await schema.check_schema_async(database)
+    await _dispose(engine)
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg-async", "asyncpg"])
+async def test_a_transaction_pooler_is_fine_for_an_engine_without_prepared_statements(
+    kind: str, pgbouncer_url: str, pg_url: str
+) -> None:
+    arguments: dict[str, Any] = {"prepare_threshold": None}
+    if kind == "asyncpg":
+        arguments = {
+            "statement_cache_size": 0, "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: f"s{uuid4().hex}",
+        }  # fmt: skip
+    engine = make_engine(KINDS[kind], pgbouncer_url, connect_args=arguments, poolclass=NullPool)
+    shop = OrmShop(kind, pg_url, engine=engine)
+    broker = Memory()
+    billing = shop.consumer(source=broker.queue("payments"), concurrency=4)
+    shop.handler(billing)(effect)
+    async with shop.app.running():
+        broker.put("payments", *(message(f"evt-{n}") for n in range(50)), duplicates=1)
+        await broker.drained("payments")
+    assert shop.effects() == {f"evt-{n}": 1 for n in range(50)}
+    await shop.close()
 
 
 async def _connected(database: SqlAlchemyDatabase, settings: Settings) -> Any:

@@ -11,6 +11,7 @@ from oncebox.brokers.memory import Memory
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, effect, event
 from tests.drivers.orm import KINDS, Account, OrmShop, make_engine
+from tests.outgoing.kit import put_slots_back
 from tests.servers import Postgres
 from tests.waiting import eventually_async
 
@@ -262,4 +263,34 @@ async def test_runtime_connections_are_outside_the_pool(kind: str, pg_url: str) 
         await eventually_async(lambda: beats() > before)
         gate.open()
         await broker.drained("payments")
+    await shop.close()
+
+
+async def test_what_a_handler_sends_and_publishes_is_committed_with_its_objects(
+    kind: str, mode: str, shop_url: str
+) -> None:
+    broker = Memory()
+    topic = broker.topic("events")
+    shop = OrmShop(kind, shop_url, mode, sink=topic)
+    put_slots_back(shop)
+    payments, receipts = broker.queue("payments"), broker.queue("receipts")
+    broker.bind("events", "receipts")
+    billing = shop.consumer("billing", payments)
+    mailing = shop.consumer("mailing", receipts)
+    ledger = shop.app.consumer("ledger", mode="stored")
+
+    @shop.handler(billing)
+    async def paid(call: Call) -> None:
+        await _add(call)
+        call.tx.publish("receipt", {"name": "r" + call.payload["name"]})
+        call.tx.send("ledger", "entry", {"name": "l" + call.payload["name"]})
+
+    shop.handler(mailing)(_add)
+    shop.handler(ledger, "entry")(_add)
+    async with shop.app.running():
+        broker.put("payments", *messages(10), duplicates=1)
+        await broker.drained("payments")
+        await eventually_async(lambda: len(shop.balances()) == 30, 20)
+
+    assert set(shop.balances()) == {f"{prefix}a{n}" for prefix in ("", "r", "l") for n in range(10)}
     await shop.close()

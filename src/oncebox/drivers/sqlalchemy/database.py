@@ -57,21 +57,21 @@ class SqlAlchemyDatabase(Database):
                 "give the app a sessionmaker of create_engine(…)"
             )
         if self.dialect == "sqlite":
-            if settings.side:
+            if _is_own(settings):
                 return SqliteSession(self._target, self.queries, settings)
             return sqlite.SqliteTransactions(self.given, self.queries, settings, self._examined())
-        if settings.side:
+        if _is_own(settings):
             return own.connect(self.given, self.queries, settings)
         return postgres.PostgresTransactions(self.given, self.queries, settings, self._examined())
 
     async def connect_async(self, settings: Settings) -> Session:
         """An async session, or DatabaseUnavailable. On a blocking engine it is one of the runtime's own."""
         if self.dialect == "sqlite":
-            if settings.side or self.serves_sync:
+            if _is_own(settings) or self.serves_sync:
                 return AsyncSqliteSession(self._target, self.queries, settings)
             options = await greenlet_spawn(self._examined)
             return sqlite.AsyncSqliteTransactions(self.given, self.queries, settings, options)
-        if settings.side or self.serves_sync:
+        if _is_own(settings) or self.serves_sync:
             return await own.connect_async(self.given, self.queries, settings)
         options = await greenlet_spawn(self._examined)
         return postgres.AsyncPostgresTransactions(self.given, self.queries, settings, options)
@@ -100,3 +100,8 @@ class SqlAlchemyDatabase(Database):
         """What handlers may ask for: the app's session, or the connection it works on."""
         colour = "" if self.serves_sync else "async-"
         return frozenset({f"sqlalchemy-{colour}session", f"sqlalchemy-{colour}connection"})
+
+
+def _is_own(settings: Settings) -> bool:
+    """Whether no handler will run on it."""
+    return settings.side or not getattr(settings, "handlers", True)

@@ -23,6 +23,8 @@ from oncebox.drivers.sqlalchemy import outcomes
 from oncebox.drivers.sqlalchemy.given import Given
 from oncebox.drivers.sqlalchemy.postgres import unreachable
 
+_LISTEN_SECONDS = 0.5
+
 
 def _fresh(engine: Engine) -> Any:
     """A driver connection that no pool knows."""
@@ -38,13 +40,16 @@ def connect(given: Given, queries: Queries, settings: Settings) -> Session:
 
     from oncebox.drivers.psycopg import PsycopgSession
 
+    raw: Any = None
     try:
         raw = _fresh(given.engine)
         raw.autocommit, raw.row_factory = True, tuple_row
         session = PsycopgSession(raw, queries, settings, pooled=raw.prepare_threshold is None)
         if statements := session.opening_statements():
             raw.execute(statements.encode())
-    except Exception as error:
+    except BaseException as error:
+        if raw is not None:
+            raw.close()
         raise _explained(given, error) from None
     return session
 
@@ -53,27 +58,29 @@ async def connect_async(given: Given, queries: Queries, settings: Settings) -> S
     """An async session on a driver of the app's: of the engine's own kind, or a blocking one in a thread."""
     if given.async_engine is None:
         return await Threaded.open(lambda: connect(given, queries, settings))
+    raw: Any = None
     try:
-        raw: Any = await greenlet_spawn(_fresh, given.engine)
-        session = await _session(given, raw, queries, settings)
-    except Exception as error:
+        raw = await greenlet_spawn(_fresh, given.engine)
+        if given.driver == "asyncpg":
+            return await _asyncpg_session(raw, queries, settings)
+        return await _psycopg_session(raw, queries, settings)
+    except BaseException as error:
+        if raw is not None:
+            (raw.terminate if given.driver == "asyncpg" else raw.pgconn.finish)()
         raise _explained(given, error) from None
+
+
+async def _asyncpg_session(raw: Any, queries: Queries, settings: Settings) -> Session:
+    from oncebox.drivers.asyncpg import AsyncpgSession
+
+    # Without a statement cache the app is behind a transaction pooler: nothing is set there.
+    session = AsyncpgSession(raw, queries, settings, pooled=not raw._config.statement_cache_size)
+    if statements := session.opening_statements():
+        await raw.execute(statements)
     return session
 
 
-def _explained(given: Given, error: Exception) -> Exception:
-    return unreachable(given, error) if outcomes.is_drivers(error) else error
-
-
-async def _session(given: Given, raw: Any, queries: Queries, settings: Settings) -> Session:
-    if given.driver == "asyncpg":
-        from oncebox.drivers.asyncpg import AsyncpgSession
-
-        # Without a statement cache the app is behind a transaction pooler: nothing is set there.
-        plain = AsyncpgSession(raw, queries, settings, pooled=not raw._config.statement_cache_size)
-        if statements := plain.opening_statements():
-            await raw.execute(statements)
-        return plain
+async def _psycopg_session(raw: Any, queries: Queries, settings: Settings) -> Session:
     from psycopg.rows import tuple_row
 
     from oncebox.drivers.psycopg import AsyncPsycopgSession
@@ -84,6 +91,10 @@ async def _session(given: Given, raw: Any, queries: Queries, settings: Settings)
     if statements := session.opening_statements():
         await raw.execute(statements.encode())
     return session
+
+
+def _explained(given: Given, error: BaseException) -> BaseException:
+    return unreachable(given, error) if outcomes.is_drivers(error) else error
 
 
 class Threaded:
@@ -142,6 +153,17 @@ class Threaded:
 
     def vouch(self, call: Call) -> Any:
         return self._run(self._session.vouch, call)
+
+    async def listen(self, channel: str, ring: Callable[[], None]) -> None:
+        """Ring for every NOTIFY, until cancelled or the connection is lost."""
+        await self._run(self.raw.execute, f"LISTEN {channel}")
+        while True:
+            if await self._run(self._hear):
+                ring()
+
+    def _hear(self) -> bool:
+        """Whether anybody called within a short while; a longer one would hold up `close`."""
+        return bool(list(self.raw.notifies(timeout=_LISTEN_SECONDS, stop_after=1)))
 
     def handle(self, kind: str | None = None) -> Any:
         """Nothing: a handler of this colour has no use for a blocking connection."""
