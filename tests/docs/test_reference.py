@@ -1,4 +1,4 @@
-"""What exists is documented: every policy word, error, outcome, reason, table and column.
+"""What exists is documented: every policy word, error, outcome, reason, table, column and command.
 
 Pages are compared with the code, row by row, so that neither can drift from the other.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import typer.main
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -165,3 +166,23 @@ def test_every_table_and_column_is_there(dialect: str) -> None:
         assert columns <= documented.get(table, set()), table
     everywhere = {table for known in DIALECTS for table in _columns(known)}
     assert documented.keys() == everywhere
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def test_every_command_and_option_is_there() -> None:
+    from oncebox.cli.commands import app
+
+    text = (DOCS / "reference/cli.md").read_text()
+    for name, command in _commands(typer.main.get_command(app)):
+        assert f"oncebox {name}" in text, f"oncebox {name} is not in docs/reference/cli.md"
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("--"):
+                    assert option in text, f"oncebox {name} {option} is not in docs/reference/cli.md"
