@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The second connection: small writes that need not wait for the disk."""
 
 
+_FINE = errors.OnceboxError("a handler returned")
 MATTERS = (errors.Conflict, errors.LockBusy, errors.DatabaseUnavailable, errors.TransactionEnded)
 """Errors that say something about the transaction, not only about the handler."""
 
@@ -136,7 +137,11 @@ class PostgresSession:
 
     def handled(self) -> Any:
         """The handler has returned. Its swallowed error is its own, not its neighbour's in a batch; and
-        after its own ROLLBACK its neighbours' statements would commit one by one, and then run again."""
+        after its own ROLLBACK its neighbours' statements would commit one by one, and then run again.
+        A connection that it closed must not look like a COMMIT whose reply was lost."""
+        gone = self._translated(_FINE)
+        if gone is not _FINE:
+            raise gone
         if self.failed():
             raise postgresql.translate("25P02")
         if not self.in_transaction():
