@@ -1,17 +1,20 @@
 """Whatever arrives is answered, kept and explained; no input ends a worker or is dropped."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 import pydantic
 import pytest
 
-from oncebox import Message, Status
+from oncebox import Consumer, Message, Status
 from oncebox.core.stored import bury_unknown
 from oncebox.errors import MessageError, TooLarge
 from tests.core.fixtures import inline, stored
 from tests.core.kit import Call, Shop, effect, event
+from tests.waiting import eventually_async
 
 
 @dataclass
@@ -97,13 +100,18 @@ async def test_inline_an_unknown_type_is_dead_naming_what_is_handled(shop: Shop)
 @stored
 async def test_stored_an_unknown_type_waits_for_a_deployment_and_then_is_dead(shop: Shop) -> None:
     billing = shop.consumer(unknown_type_seconds=3600.0)
-    hasty = shop.consumer("hasty", unknown_type_seconds=0.0)
+    hasty = shop.consumer("hasty", unknown_type_seconds=0.001)
     for consumer in (billing, hasty):
         shop.handler(consumer, "paid")(effect)
         assert (await shop.deliver(consumer, event(type="shipped"))).status is Status.STORED
         assert await shop.work_off(consumer) == []
-        await shop.perform(consumer, lambda work: bury_unknown(work, ["paid"]))
 
+    async def bury(consumer: Consumer) -> int:
+        return await shop.perform(consumer, lambda work: bury_unknown(work, ["paid"]))
+
+    buried: Callable[[], Any] = partial(bury, hasty)
+    await eventually_async(buried)
+    assert await bury(billing) == 0
     assert (await shop.deliver(billing, event(type="shipped"))).status is Status.WAITING
     outcome = await shop.deliver(hasty, event(type="shipped"))
     assert (outcome.status, outcome.reason) == (Status.DEAD, "unknown type")

@@ -89,9 +89,9 @@ async def test_leaving_finishes_what_is_in_hand_and_loses_nothing(shop: Shop) ->
         await call.db.effect(call.message.id)
 
     def is_further(before: int) -> bool:
-        return len(started) > before or len(shop.effects()) == 200
+        return len(started) > before or len(shop.effects()) == 40
 
-    ids = [f"evt-{n}" for n in range(200)]
+    ids = [f"evt-{n}" for n in range(40)]
     memory.put(QUEUE, *map(event, ids))
     rounds = 0
     while shop.effects().keys() != set(ids):
@@ -100,10 +100,10 @@ async def test_leaving_finishes_what_is_in_hand_and_loses_nothing(shop: Shop) ->
             await until(partial(is_further, len(started)))
         waiting = shop.count("queue")
         assert memory.stats()[QUEUE].in_flight == 0, "released, so that others need not wait"
-        assert len(shop.effects()) + waiting + memory.stats()[QUEUE].depth >= 200, "nothing lost"
-        assert rounds <= 200
+        assert len(shop.effects()) + waiting + memory.stats()[QUEUE].depth >= 40, "nothing lost"
+        assert rounds <= 40
     assert shop.effects() == dict.fromkeys(ids, 1)
-    assert len(started) == 200, "nothing that was started was thrown away"
+    assert len(started) == 40, "nothing that was started was thrown away"
 
 
 async def test_leaving_takes_the_workers_rows_along(shop: Shop) -> None:
