@@ -127,6 +127,18 @@ def test_connection_that_went_back_to_the_pool_is_not_looked_at(engine: Engine) 
         other.rollback()
 
 
+def test_connection_that_was_closed_inside_the_block_is_not_looked_at(engine: Engine) -> None:
+    # The driver's connection is back in the pool, and in somebody else's transaction.
+    connection = engine.connect()
+    with Session(engine) as other:
+        with pytest.raises(errors.TransactionEnded), INBOX.once(connection, "evt-1") as claim:
+            assert claim.first
+            connection.close()
+            with INBOX.once(other, "evt-2") as theirs:
+                assert theirs.first
+        other.rollback()
+
+
 def test_autocommit_option_on_the_session_is_refused(engine: Engine) -> None:
     with Session(engine) as session:
         session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})

@@ -35,7 +35,6 @@ class SqlalchemyConnection(Adapter):
     """A Connection; `BEGIN` may be implicit."""
 
     connection: Any = None
-    root: Any = None
     session: Any = None
     session_root: Any = None
 
@@ -60,16 +59,11 @@ class SqlalchemyConnection(Adapter):
         self.queries = load(self.dialect, schema)
         return self.queries
 
-    def opened(self, key: MessageKey) -> None:
-        self.root = self.connection.get_transaction()
-
     def view(self) -> View:
         connection = self.connection
         # A closed Connection has given its driver's connection back: somebody else's transaction
         # may be on it by now.
         if connection.closed or connection.invalidated:
-            return View(open=False)
-        if self.root is not None and connection.get_transaction() is not self.root:
             return View(open=False)
         return self._view(self.raw)
 
@@ -94,7 +88,6 @@ class SqlalchemySession(SqlalchemyConnection):
         return self._adopt(self.session.connection(), schema)
 
     def opened(self, key: MessageKey) -> None:
-        super().opened(key)
         self.session_root = self.session.get_transaction()
         if hasattr(self.session.bind, "exec_driver_sql"):
             # Bound to a Connection, whose transaction goes on when the session commits.
