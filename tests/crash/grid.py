@@ -1,0 +1,261 @@
+"""Scenario by step by fault: run each cell, recover as a fresh process would, and ask the checker."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from oncebox.core.steps import Call, Step
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Settings
+from oncebox.runtime.schema import migrate
+from oncebox.runtime.sessions import SideChannel
+from tests.crash import events as log
+from tests.crash.cells import ASYNC, Cell, Place
+from tests.crash.checker import Key, Seen, Sent, violations
+from tests.crash.effects import create_table, reader, tables
+from tests.crash.faults import Fault, Steps, Stuck, moments
+from tests.crash.nursery import Nursery
+from tests.crash.planted import plant
+from tests.crash.scenarios import Delivery, Scenario
+
+RECOVERIES = 20
+"""Turns of reaping and redelivering after which a message that is not done counts as stuck."""
+_consumers = itertools.count(1)
+
+
+class Bench:
+    """One database on which cells are run, each with a consumer of its own."""
+
+    def __init__(self, url: str, variant: str, folder: Path, nursery: Nursery) -> None:
+        self.variant = variant
+        self.folder = folder
+        self.nursery = nursery
+        self.plain_url = url
+        self.url = url.replace("postgresql://", "postgresql+asyncpg://") if variant == "asyncpg" else url
+        self.recovering = "sqlite" if url.startswith("sqlite") else "psycopg"
+        """What prepares and recovers: the blocking driver, so that only the broken part is the variant's."""
+        migrate(Database(url))
+        create_table(url)
+        self.reader = reader(url)
+        self.side = SideChannel(Database(url), Settings(side=True))
+        self.session = Database(url).connect(Settings())
+
+    def close(self) -> None:
+        self.reader.close()
+        self.side.close()
+        self.session.close()
+
+    def trace(self, scenario: Scenario) -> list[Step]:
+        """The steps of a run in which nothing goes wrong; which must be right, too."""
+        run = Run(self, scenario)
+        steps = Steps()
+        run.prepare()
+        run.attempt(steps)
+        run.finish()
+        run.judge("no fault")
+        return steps.kinds
+
+    def faults(self, kinds: list[Step], *whats: str) -> list[Fault]:
+        """Every fault of these kinds that can happen to these steps."""
+        impossible = {"cut"} if self.variant.startswith("sqlite") else set()
+        if self.variant not in ASYNC:
+            impossible.add("cancel")
+        return [
+            Fault(number, when, what)
+            for number, step in enumerate(kinds, 1)
+            for what in whats
+            if what not in impossible
+            for when in moments(what, step, is_last=number == len(kinds))
+        ]
+
+    def break_at(self, scenario: Scenario, fault: Fault | None, bug: str = "") -> list[str]:
+        """One cell, perhaps with a bug in it; the violations it showed."""
+        run = Run(self, scenario)
+        run.prepare()
+        if fault is not None and fault.what == "kill":
+            run.attempt_in_child(fault, bug)
+        else:
+            with pytest.MonkeyPatch.context() as patch:
+                if bug:
+                    plant(bug, patch.setattr)
+                run.attempt(Steps(fault, seconds=5))
+        run.finish()
+        return run.violations()
+
+
+class Run:
+    """One cell from its preparation to its judgement."""
+
+    def __init__(self, bench: Bench, scenario: Scenario) -> None:
+        self.bench = bench
+        self.scenario = scenario
+        name = f"c{next(_consumers)}"
+        self.place = Place(
+            bench.url, bench.variant, scenario.name, name, str(bench.folder / f"{name}.events")
+        )
+        self.cell = Cell(self.place)
+        self.numbers = itertools.count(1)
+        self.deliveries: dict[int, Delivery] = {}
+        self.killed: list[int] = []
+        self.stuck: list[str] = []
+
+    def prepare(self) -> None:
+        """Bring the database to where the scenario begins."""
+        scenario = self.scenario
+        if scenario.before:
+            self._handle_all(
+                [self._new(spec) for spec in scenario.before], work_off=scenario.runs == "inline"
+            )
+        arriving = [self._new(spec) for spec in scenario.deliver]
+        if scenario.mode == "stored" and scenario.runs != "receive":
+            self._run(arriving, [], "receive")
+        if scenario.deaths:
+            self._haunt()
+            if not scenario.runs.startswith("reap"):
+                self._run([], [], "reap")
+
+    def _handle_all(self, deliveries: list[Delivery], work_off: bool) -> None:
+        self._run(deliveries, [], self.scenario.mode if self.scenario.mode == "inline" else "receive")
+        assert work_off or self.scenario.mode == "stored"
+
+    def _new(self, spec: str) -> Delivery:
+        delivery = Delivery(next(self.numbers), spec)
+        self.deliveries[delivery.number] = delivery
+        return delivery
+
+    def _haunt(self) -> None:
+        """Leave what a worker leaves that died with all of it in hand."""
+        sqlite = self.bench.url.startswith("sqlite")
+        worker, hand = ("oncebox_worker", "oncebox_hand") if sqlite else ("oncebox.worker", "oncebox.hand")
+        ghost = f"ghost-{self.place.consumer}"
+        seqs: list[int] = []
+        message = None
+        if self.scenario.mode == "stored":
+            seqs = [row.seq for row in tables(self.bench.reader, self.place.consumer).queue]
+        else:
+            message = "a"
+        mark = "?" if sqlite else "%s"
+        extra, value = (", started, heartbeat", ", 0, 0") if sqlite else ("", "")
+        self.bench.reader.execute(
+            f"INSERT INTO {worker} (id, host, pid{extra}) VALUES ({mark}, 'here', 1{value})", (ghost,)
+        )
+        extra, value = (", at", ", 0") if sqlite else ("", "")
+        self.bench.reader.execute(
+            f"INSERT INTO {hand} (worker, slot, consumer, seqs, source, message_id{extra}) "
+            f"VALUES ({', '.join([mark] * 6)}{value})",
+            (ghost, 1, self.place.consumer, json.dumps(seqs) if sqlite else seqs, message and "s", message),
+        )
+
+    def _run(self, deliveries: list[Delivery], waiting: list[str], runs: str, seconds: float = 20) -> None:
+        """Without a fault, and on connections that are open already where that makes no difference."""
+        place = msgspec.structs.replace(self.place, url=self.bench.plain_url, variant=self.bench.recovering)
+        cell = Cell(place)
+        try:
+            cell.work(deliveries, waiting, Steps(seconds=seconds), runs, self.bench)
+        finally:
+            self._retire(cell)
+
+    def attempt(self, steps: Steps) -> None:
+        """The scenario's own part, in this process."""
+        self.cell.queued = self._queued
+        try:
+            self.cell.work(self._unacked(), self._queued(), steps, self.scenario.runs)
+        except Stuck as stuck:
+            self.stuck.append(f"I5: its worker came to no end: {stuck}")
+        assert steps.fault is None or steps.happened, f"{steps.fault} was never reached: {steps.trace}"
+        self._retire(self.cell)
+
+    def attempt_in_child(self, fault: Fault, bug: str = "") -> None:
+        """The scenario's own part, in a process that dies of it."""
+        child = self.bench.nursery.fork(
+            "tests.crash.cells:attempt",
+            place=msgspec.to_builtins(self.place),
+            fault=[fault.step, fault.when, fault.what],
+            deliveries=[msgspec.structs.astuple(delivery) for delivery in self._unacked()],
+            waiting=self._queued(),
+            runs=self.scenario.runs,
+            bug=bug,
+        )
+        assert child.wait() == -9, f"{fault} did not kill the child:\n{child.output}"
+        self.killed.append(child.pid)
+        for delivery in self._unacked():
+            delivery.deliveries += 1
+
+    def finish(self) -> None:
+        """Recover: reap, deliver again what is not acked, work off the queue, until all has ended."""
+        for _ in range(RECOVERIES):
+            try:
+                self._recover()
+            except Stuck:
+                continue
+            if not self._unacked() and not self._queued():
+                return
+
+    def _recover(self) -> None:
+        self._run([], [], "reap")
+        if self.scenario.mode == "inline":
+            if unacked := self._unacked():
+                self._run(unacked, [], "inline", 1)
+            return
+        if unacked := self._unacked():
+            self._run(unacked, [], "receive", 1)
+        if self.scenario.runs == "unknown":
+            self._run([], [], "unknown", 1)
+        elif queued := self._queued():
+            self._run([], queued, "stored", 1)
+
+    def _retire(self, cell: Cell) -> None:
+        """As a process does that ends in order: it leaves nothing in hand."""
+        for query in (cell.app.database.queries.retire_hands, cell.app.database.queries.retire):
+            self.bench.side(Call(query, {"id": cell.id}))
+        cell.events.close()
+
+    def _log(self) -> list[dict[str, Any]]:
+        return self.cell.events.all()
+
+    def _unacked(self) -> list[Delivery]:
+        acked = {event["number"] for event in self._log() if event["event"] == "ack"}
+        return [delivery for number, delivery in self.deliveries.items() if number not in acked]
+
+    def _queued(self) -> list[str]:
+        if self.scenario.mode == "inline":
+            return []
+        return [row.key[2] for row in tables(self.bench.reader, self.place.consumer).queue]
+
+    def violations(self) -> list[str]:
+        """What the checker says about the end."""
+        scenario, events = self.scenario, self._log()
+        sent = [
+            Sent(
+                self._key(delivery),
+                delivery.message(scenario.long).payload,
+                scenario.endings.get(delivery.spec, "done"),
+            )
+            for delivery in self.deliveries.values()
+        ]
+        seen = Seen(
+            sent=sent,
+            acked=log.acked(events),
+            starts=log.starts(events, self.killed),
+            deaths=scenario.deaths + len(self.killed),
+            forgotten=int(scenario.mode == "inline"),
+        )
+        return self.stuck + violations(seen, tables(self.bench.reader, self.place.consumer))
+
+    def _key(self, delivery: Delivery) -> Key:
+        return (self.place.consumer, "s", delivery.id)
+
+    def judge(self, what: str) -> None:
+        """Fail the test with the story of this run."""
+        found = self.violations()
+        assert not found, f"{self.scenario.name}, {what}:\n" + "\n".join(found) + "\n" + self.story()
+
+    def story(self) -> str:
+        """What happened, event by event."""
+        return "\n".join(json.dumps(event) for event in self._log())

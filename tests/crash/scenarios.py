@@ -1,0 +1,114 @@
+"""The flows that are broken at every step: what is delivered, what its handler does, how it must end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from oncebox import Backoff, Message
+
+LARGE = 1000
+"""The consumer's limit on payloads, in bytes."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One flow, small enough that every step of it can be broken.
+
+    A delivery is written `id`, `id!` with another payload, `id+` with one over the limit, `id*` when
+    the broker delivers it for the second time, `id?` with a type that nobody handles.
+    """
+
+    name: str
+    runs: str
+    """`inline`, `receive`, `stored`, `reap inline`, `reap stored`, `unknown`: the part that is at work."""
+    deliver: tuple[str, ...]
+    policy: dict[str, Any] = field(default_factory=dict)
+    behaviour: dict[str, Any] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+    """Delivered in full before the steps are counted."""
+    deaths: int = 0
+    """Processes that had the messages in hand and died before the steps are counted."""
+    long: bool = False
+    endings: dict[str, str] = field(default_factory=dict)
+    """How messages end that are not simply done."""
+
+    @property
+    def mode(self) -> str:
+        return "inline" if "inline" in self.runs else "stored"
+
+
+class Delivery(msgspec.Struct):
+    """One message on its way, as a broker knows it."""
+
+    number: int
+    spec: str
+    deliveries: int = 1
+
+    @property
+    def id(self) -> str:
+        return self.spec[0]
+
+    def message(self, long: bool) -> Message:
+        """What the consumer gets."""
+        kind = "nobody" if "?" in self.spec else "long" if long else "t"
+        payload = b'{"other": 1}' if "!" in self.spec else b"0" * (LARGE + 1) if "+" in self.spec else b"{}"
+        redelivered = self.deliveries + ("*" in self.spec)
+        return Message(id=self.id, type=kind, source="s", payload=payload, deliveries=redelivered)
+
+
+SCENARIOS = (
+    Scenario("inline", "inline", ("a", "b", "a")),
+    Scenario("inline redelivered", "inline", ("a*", "b*")),
+    Scenario("inline batch", "inline", ("a", "b", "a", "c"), {"batch": 4}, before=("c",)),
+    Scenario("inline batch with a failure", "inline", ("a", "b", "c"), {"batch": 3}, {"b": 1}),
+    Scenario("inline group", "inline", ("a", "b", "a"), {"durability": "group"}),
+    Scenario("inline group, known lazy row", "inline", ("a",), {"durability": "group"}, before=("a",)),
+    Scenario("inline retry", "inline", ("a", "b"), behaviour={"a": 1}),
+    Scenario(
+        "inline dead", "inline", ("a",), {"retry": Backoff(attempts=2, base_seconds=0)}, {"a": "forever"},
+        endings={"a": "dead"},
+    ),
+    Scenario("inline discard", "inline", ("a",), behaviour={"a": "discard"}, endings={"a": "discarded"}),
+    Scenario("inline conflict", "inline", ("a!",), before=("a",), endings={"a!": "conflict"}),
+    Scenario("inline batch conflict", "inline", ("a!", "b"), {"batch": 2}, before=("a",), endings={"a!": "conflict"}),
+    Scenario("inline unknown type", "inline", ("a?",), endings={"a?": "dead"}),
+    Scenario("inline crash loop", "inline", ("a*",), {"crash_limit": 1}, deaths=1, endings={"a*": "dead"}),
+    Scenario("receive", "receive", ("a", "b", "a"), before=("b",)),
+    Scenario("receive conflict", "receive", ("a!", "b"), before=("a",), endings={"a!": "conflict"}),
+    Scenario("receive too large", "receive", ("a+", "b"), endings={"a+": "dead"}),
+    Scenario("stored", "stored", ("a", "b")),
+    Scenario("stored batch", "stored", ("a", "b", "c"), {"batch": 3}),
+    Scenario("stored batch with a failure", "stored", ("a", "b", "c"), {"batch": 3}, {"b": 1}),
+    Scenario("stored retry", "stored", ("a",), behaviour={"a": 1}),
+    Scenario(
+        "stored dead", "stored", ("a",), {"retry": Backoff(attempts=2, base_seconds=0)}, {"a": "forever"},
+        endings={"a": "dead"},
+    ),
+    Scenario("stored discard", "stored", ("a",), behaviour={"a": "discard"}, endings={"a": "discarded"}),
+    Scenario("stored suspect", "stored", ("a",), deaths=1),
+    Scenario("stored crash loop", "stored", ("a",), {"crash_limit": 1}, deaths=1, endings={"a": "dead"}),
+    Scenario("lease", "stored", ("a",), long=True),
+    Scenario("lease retry", "stored", ("a",), behaviour={"a": 1}, long=True),
+    Scenario(
+        "lease dead", "stored", ("a",), {"retry": Backoff(attempts=1)}, {"a": "forever"}, long=True,
+        endings={"a": "dead"},
+    ),
+    Scenario("reap inline", "reap inline", ("a*",), deaths=1),
+    Scenario("reap stored", "reap stored", ("a", "b"), deaths=1),
+    Scenario("bury unknown types", "unknown", ("a?",), {"unknown_type_seconds": 0.0}, endings={"a?": "dead"}),
+)  # fmt: skip
+
+SWALLOWED = Scenario(
+    "inline swallowed error",
+    "inline",
+    ("a",),
+    {"retry": Backoff(attempts=1)},
+    {"a": "swallow"},
+    endings={"a": "dead"},
+)
+"""The handler hides a database error; on PostgreSQL nothing of it can be committed any more."""
+
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, SWALLOWED)}
