@@ -43,9 +43,13 @@ class AsyncpgSession(PostgresSession):
         try:
             raw = await asyncpg.connect(url, timeout=10, statement_cache_size=0 if pooled else 100)
             session = cls(raw, queries, settings, pooled)
-            if statements := session.opening_statements():
-                await raw.execute(statements)
-                await session._prepare()
+            try:
+                if statements := session.opening_statements():
+                    await raw.execute(statements)
+                    await session._prepare()
+            except BaseException:
+                raw.terminate()
+                raise
         except (asyncpg.PostgresError, *_LOST) as error:
             raise unreachable(error) from None
         return session

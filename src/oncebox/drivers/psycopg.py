@@ -59,8 +59,12 @@ class PsycopgSession(PostgresSession):
                 **_KEEPALIVE,
             )
             session = cls(raw, queries, settings, pooled)
-            if statements := session.opening_statements():
-                raw.execute(statements.encode())
+            try:
+                if statements := session.opening_statements():
+                    raw.execute(statements.encode())
+            except BaseException:
+                raw.close()
+                raise
         except psycopg.Error as error:
             raise unreachable(error) from None
         return session
@@ -165,8 +169,12 @@ class AsyncPsycopgSession(PostgresSession):
                 **_KEEPALIVE,
             )
             session = cls(raw, queries, settings, pooled)
-            if statements := session.opening_statements():
-                await raw.execute(statements.encode())
+            try:
+                if statements := session.opening_statements():
+                    await raw.execute(statements.encode())
+            except BaseException:
+                await raw.close()
+                raise
         except psycopg.Error as error:
             raise unreachable(error) from None
         return session
