@@ -92,7 +92,7 @@ def context() -> list[Comparison]:
         Comparison(
             "vs_dbos_direct",
             "stored, batch=100, against dbos called by threads, without its queue",
-            peer("dbos", PEER_HOW="direct", PEER_CONCURRENCY="4"),
+            peer("dbos", PEER_HOW="direct", PEER_CONCURRENCY="16"),
             library("stored, batch=100", mode="stored", batch=100),
             BOTH[:1],
             slice_factor=4,

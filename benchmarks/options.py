@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--out", type=Path, default=Path("reports"), help="folder for bench.json and bench.png"
     )
-    parser.add_argument("--rounds", type=int, default=0, help="pairs per comparison (QUICK: 7, else 13)")
+    parser.add_argument("--rounds", type=int, default=0, help="pairs per comparison (QUICK: 7, else 15)")
     parser.add_argument("--slice", type=float, default=0.0, help="seconds per slice (QUICK: 0.15, else 0.2)")
     parser.add_argument("--no-plot", action="store_true", help="write no picture")
     parser.add_argument("--list", action="store_true", help="list what can be measured")
@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         database=os.environ.get("DATABASE") or None,
         only=frozenset(filter(None, given.only.split(","))),
         out=given.out,
-        rounds=given.rounds or (7 if quick else 13),
+        rounds=given.rounds or (7 if quick else 15),
         slice_seconds=given.slice or (0.15 if quick else 0.2),
         plot=not given.no_plot,
     )

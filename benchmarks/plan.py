@@ -115,7 +115,7 @@ def figures() -> list[Comparison]:
             for name, bar, settings in (
                 ("pgqueuer", 3.0, {"PEER_BATCH": "100", "PEER_CONNECTIONS": "16"}),
                 ("procrastinate", 12.0, {"PEER_CONCURRENCY": "30", "PEER_DELETE": "never"}),
-                ("dbos", 70.0, {"PEER_HOW": "queue", "PEER_CONCURRENCY": "16"}),
+                ("dbos", 70.0, {"PEER_HOW": "queue", "PEER_CONCURRENCY": "48"}),
             )
         ),
         Comparison(

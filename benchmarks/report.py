@@ -11,15 +11,29 @@ from rich.table import Table
 
 from benchmarks.options import Options
 
+COLUMNS = ("figure", "what", "value", "quartiles", "bar", "", "driver", "msg/s", "base")
+
 
 def write(result: dict[str, Any], options: Options) -> None:
     """`bench.json`, and `bench.png` where matplotlib is installed."""
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "bench.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    (options.out / "bench.md").write_text(markdown(result))
     if options.plot and importlib.util.find_spec("matplotlib") is not None:
         from benchmarks.plot import draw
 
         draw(result, options.out / "bench.png")
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The same tables for a page of documentation."""
+    text = ""
+    for rows in (result["figures"], result["extra"]["checks"], result["extra"]["context"]):
+        text += f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
+        for row in rows:
+            text += "| " + " | ".join(_cells(row, {True: "yes", False: "**no**", None: ""})) + " |\n"
+        text += "\n"
+    return text
 
 
 def show(result: dict[str, Any], options: Options) -> None:
@@ -63,9 +77,12 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+MARKS = {True: "[green]yes[/green]", False: "[bold red]NO[/bold red]", None: ""}
+
+
+def _cells(row: dict[str, Any], marks: dict[bool | None, str] = MARKS) -> list[str]:
     spread, unit = row.get("spread"), {"times": "", "MB": " MB", "ms": " ms"}[row.get("unit", "times")]
-    mark = {True: "[green]yes[/green]", False: "[bold red]NO[/bold red]", None: ""}[row["ok"]]
+    mark = marks[row["ok"]]
     bar = "" if row["bar"] is None else f"{'≤' if row.get('at_most') else '≥'} {row['bar']:g}"
     return [
         row["figure"],

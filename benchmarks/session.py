@@ -10,6 +10,7 @@ from rich.console import Console
 from benchmarks import growth, measures
 from benchmarks.comparison import Comparison
 from benchmarks.contenders import peer
+from benchmarks.contenders.base import ContenderEnded
 from benchmarks.contenders.sqlite import SqliteStage
 from benchmarks.context import context
 from benchmarks.options import Options
@@ -46,20 +47,25 @@ class Session:
         work += [("checks", row) for row in checks()] + [("context", row) for row in context()]
         work = [(kind, row) for kind, row in work if self._wants(row)]
         await self._measure()
-        left = sum(len(self._drivers(row)) * row.slice_factor for _, row in work)
+        left = sum(self._weight(kind, row) for kind, row in work)
         for kind, row in work:
             if kind == "context" and self._left() < DUEL_SECONDS_MIN:
                 self.extra[kind].append(_skipped(row, "no time was left on this machine"))
                 continue
-            weight = len(self._drivers(row)) * row.slice_factor
-            seconds = max(DUEL_SECONDS_MIN, self._left() * row.slice_factor / max(left, 1e-9))
+            weight = self._weight(kind, row)
+            share = self._left() * weight / max(left, 1e-9) / len(self._drivers(kind, row))
             left -= weight
-            result = await self._compare(row, seconds)
+            try:
+                result = await self._compare(kind, row, max(DUEL_SECONDS_MIN, share))
+            except ContenderEnded as ended:
+                result = _skipped(row, str(ended))
             if kind == "figures":
                 self.figures.append(result)
             else:
                 self.extra[kind].append(result)
             self._say(result)
+        self.extra["peers"] = peer.versions()
+        self.extra["cpu"] = cpu([*self.figures, *self.extra["checks"], *self.extra["context"]])
 
     def _left(self) -> float:
         return BUDGET_SECONDS[self.options.quick] - (time.monotonic() - self._started)
@@ -69,17 +75,22 @@ class Session:
             row.quick or not self.options.quick or bool(self.options.only)
         )
 
-    def _drivers(self, row: Comparison) -> tuple[str, ...]:
-        return row.drivers[:1] if self.options.quick else row.drivers
+    def _drivers(self, kind: str, row: Comparison) -> tuple[str, ...]:
+        """Every driver where one is chosen; one where it is only for context, or quick."""
+        return row.drivers[:1] if self.options.quick or kind == "context" else row.drivers
 
-    async def _compare(self, row: Comparison, seconds: float) -> dict[str, Any]:
+    def _weight(self, kind: str, row: Comparison) -> float:
+        """Its part of the time: figures get twice as much as what is beside them."""
+        return len(self._drivers(kind, row)) * row.slice_factor * (1 if kind == "context" else 2)
+
+    async def _compare(self, kind: str, row: Comparison, seconds: float) -> dict[str, Any]:
         """Every driver that may serve; the best one's figure, the others beside it."""
         about: dict[str, Any] = {"figure": row.name, "what": row.what}
         if reason := _missing(row):
             return _skipped(row, reason)
         pace = Pace(self.options.rounds, self.options.slice_seconds * row.slice_factor, seconds)
         duels: list[Duel] = []
-        for driver in self._drivers(row):
+        for driver in self._drivers(kind, row):
             base, contender = row.base(driver), row.contender(driver)
             if row.place == "sqlite":
                 with SqliteStage() as stage:
@@ -132,6 +143,16 @@ class Session:
         self._console.print(
             f"[dim]{time.monotonic() - self._started:6.1f} s[/dim] {row['figure']}: {value}{bar}"
         )
+
+
+def cpu(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """CPU per message of everything that ran in this process, once each."""
+    words = ("name", "driver", "concurrency", "client_cpu_us", "server_cpu_us")
+    sides = [row[side] for row in rows for side in ("base", "contender") if side in row]
+    found = {
+        tuple(side[word] for word in words[:3]): side for side in sides if side["client_cpu_us"] is not None
+    }
+    return [{word: side[word] for word in words} for side in found.values()]
 
 
 def _skipped(row: Comparison, reason: str) -> dict[str, Any]:

@@ -16,6 +16,10 @@ UPDATE_SQLITE = UPDATE.format("?", "?")
 DRIVER_NAMES = {"psycopg": "psycopg", "asyncpg": "asyncpg + uvloop", "sqlite": "sqlite3"}
 
 
+class ContenderEnded(Exception):
+    """A contender in a process of its own is gone; the run goes on without it."""
+
+
 class Contender:
     """A way to handle messages. `run` answers how long it took from the first to the last effect."""
 

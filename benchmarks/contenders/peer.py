@@ -5,22 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.contenders.base import Contender
+from benchmarks.contenders.base import Contender, ContenderEnded
 from benchmarks.load import Load
 from benchmarks.stage import Place
 from oncebox import Message
 
 PYTHON = Path(".venv-peers/bin/python")
+NAMES = ("pgqueuer", "procrastinate", "dbos")
+VERSIONS = (
+    "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+)
 FOLDER = Path(__file__).parent.parent / "peers"
+ANSWER_SECONDS_MAX = 60
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def installed() -> bool:
     """Whether `make bench-peers` was run."""
     return PYTHON.exists()
+
+
+def versions() -> dict[str, str]:
+    """What is installed there."""
+    if not installed():
+        return {}
+    done = subprocess.run([str(PYTHON), "-c", VERSIONS, *NAMES], capture_output=True, text=True, check=False)
+    found: dict[str, str] = json.loads(done.stdout or "{}")
+    return found
 
 
 class Peer(Contender):
@@ -56,9 +71,12 @@ class Peer(Contender):
 
     async def _answer(self) -> dict[str, float]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), ANSWER_SECONDS_MAX)
+        except TimeoutError:
+            raise ContenderEnded(f"{self.label} did not answer within {ANSWER_SECONDS_MAX} s") from None
         if not line:
-            raise RuntimeError(f"{self.label} ended; run its script by hand to see why")
+            raise ContenderEnded(f"{self.label} ended by itself; run its script by hand to see why")
         answer: dict[str, float] = json.loads(line)
         return answer
 

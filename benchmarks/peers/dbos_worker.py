@@ -16,7 +16,7 @@ from dbos import DBOS, SetWorkflowID
 from protocol import PSYCOPG, Counter, Message, serve
 
 HOW = os.environ.get("PEER_HOW", "queue")
-CONCURRENCY = int(os.environ.get("PEER_CONCURRENCY", "16"))
+CONCURRENCY = int(os.environ.get("PEER_CONCURRENCY", "48"))
 URL = sys.argv[1]
 counter = Counter()
 local = threading.local()
