@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from sqlalchemy import exc
@@ -56,31 +57,37 @@ class SqlAlchemyDatabase(Database):
                 "an async engine has no blocking connections: use async def handlers and await process(…), or "
                 "give the app a sessionmaker of create_engine(…)"
             )
+        options = {} if settings.side else self._examined()
         if self.dialect == "sqlite":
-            if _is_own(settings):
-                return SqliteSession(self._target, self.queries, settings)
-            return sqlite.SqliteTransactions(self.given, self.queries, settings, self._examined())
-        if _is_own(settings):
-            return own.connect(self.given, self.queries, settings)
-        return postgres.PostgresTransactions(self.given, self.queries, settings, self._examined())
+            if settings.handlers:
+                return sqlite.SqliteTransactions(self.given, self.queries, settings, options)
+            return SqliteSession(self._target, self.queries, settings)
+        if settings.handlers:
+            return postgres.PostgresTransactions(self.given, self.queries, settings, options)
+        return own.connect(self.given, self.queries, settings)
 
     async def connect_async(self, settings: Settings) -> Session:
         """An async session, or DatabaseUnavailable. On a blocking engine it is one of the runtime's own."""
+        # The heartbeat has a loop of its own, where an async engine's pool must not be used.
+        options = {} if settings.side else await self._examined_async()
         if self.dialect == "sqlite":
-            if _is_own(settings) or self.serves_sync:
-                return AsyncSqliteSession(self._target, self.queries, settings)
-            options = await greenlet_spawn(self._examined)
-            return sqlite.AsyncSqliteTransactions(self.given, self.queries, settings, options)
-        if _is_own(settings) or self.serves_sync:
-            return await own.connect_async(self.given, self.queries, settings)
-        options = await greenlet_spawn(self._examined)
-        return postgres.AsyncPostgresTransactions(self.given, self.queries, settings, options)
+            if settings.handlers and not self.serves_sync:
+                return sqlite.AsyncSqliteTransactions(self.given, self.queries, settings, options)
+            return AsyncSqliteSession(self._target, self.queries, settings)
+        if settings.handlers and not self.serves_sync:
+            return postgres.AsyncPostgresTransactions(self.given, self.queries, settings, options)
+        return await own.connect_async(self.given, self.queries, settings)
 
     def _examined(self) -> dict[str, Any]:
-        """What the first connection told about the engine."""
+        """What a first connection told about the engine: options for its transactions, or ConfigError."""
         if self._options is None:
             self._options = self._examine()
         return self._options
+
+    async def _examined_async(self) -> dict[str, Any]:
+        if self._options is None:
+            await (asyncio.to_thread if self.serves_sync else greenlet_spawn)(self._examined)
+        return self._examined()
 
     def _examine(self) -> dict[str, Any]:
         try:
@@ -100,8 +107,3 @@ class SqlAlchemyDatabase(Database):
         """What handlers may ask for: the app's session, or the connection it works on."""
         colour = "" if self.serves_sync else "async-"
         return frozenset({f"sqlalchemy-{colour}session", f"sqlalchemy-{colour}connection"})
-
-
-def _is_own(settings: Settings) -> bool:
-    """Whether no handler will run on it."""
-    return settings.side or not getattr(settings, "handlers", True)

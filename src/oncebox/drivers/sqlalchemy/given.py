@@ -5,15 +5,18 @@ Opens nothing. Everything that can be refused without a connection is refused he
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from oncebox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 DRIVERS = {"psycopg": "psycopg", "asyncpg": "asyncpg", "pysqlite": "sqlite3", "aiosqlite": "sqlite3"}
 """SQLAlchemy's name of a driver to the module it drives."""
@@ -35,7 +38,11 @@ class Given(NamedTuple):
 
     def connection(self, connection: Connection) -> Any:
         """The connection as handlers of this app's colour use it."""
-        return connection if self.async_engine is None else AsyncConnection(self.async_engine, connection)
+        if self.async_engine is None:
+            return connection
+        from sqlalchemy.ext.asyncio import AsyncConnection
+
+        return AsyncConnection(self.async_engine, connection)
 
     def session(self, connection: Connection) -> Any:
         """A session of the app's that works on this connection, in the transaction that is open on it.
@@ -43,8 +50,7 @@ class Given(NamedTuple):
         It controls that transaction fully, so that its commit, rollback and close reach the
         connection and are noticed there; the other ways of joining keep them to themselves.
         """
-        make = self.maker or (sessionmaker if self.async_engine is None else async_sessionmaker)()
-        return make(
+        return (self.maker or self._plain())(
             bind=self.connection(connection),
             binds=None,
             join_transaction_mode="control_fully",
@@ -52,14 +58,21 @@ class Given(NamedTuple):
             autobegin=True,
         )
 
+    def _plain(self) -> Callable[..., Any]:
+        if self.async_engine is None:
+            return sessionmaker()
+        from sqlalchemy.ext.asyncio import async_sessionmaker
+
+        return async_sessionmaker()
+
 
 def given(value: Any) -> Given:
     """Take apart what `App(…)` was given; ConfigError says what it should have been."""
-    if isinstance(value, (scoped_session, async_scoped_session)):
+    if isinstance(value, scoped_session) or _is_async(value, "async_scoped_session"):
         value = value.session_factory
-    if isinstance(value, (sessionmaker, async_sessionmaker)):
+    if isinstance(value, sessionmaker) or _is_async(value, "async_sessionmaker"):
         found = _of_maker(value)
-    elif isinstance(value, AsyncEngine):
+    elif _is_async(value, "AsyncEngine"):
         found = Given(value.sync_engine, value, None)
     elif isinstance(value, Engine):
         found = Given(value, None, None)
@@ -71,10 +84,10 @@ def given(value: Any) -> Given:
 
 def _of_maker(maker: Any) -> Given:
     bind = maker.kw.get("bind")
-    if not isinstance(bind, (Engine, AsyncEngine)):
+    if not isinstance(bind, Engine) and not _is_async(bind, "AsyncEngine"):
         what = "no engine" if bind is None else f"{_shown(bind)} for an engine"
         raise ConfigError(f"the sessionmaker has {what}: write sessionmaker(engine)")
-    if isinstance(maker, async_sessionmaker) and isinstance(bind, Engine):
+    if not isinstance(maker, sessionmaker) and isinstance(bind, Engine):
         raise ConfigError("an async_sessionmaker needs an engine of create_async_engine(…)")
     others = [other for other in (maker.kw.get("binds") or {}).values() if other is not bind]
     if others:
@@ -82,9 +95,16 @@ def _of_maker(maker: Any) -> Given:
             "the sessionmaker's binds name another engine, whose transaction can't be the claim's: "
             "give the app a sessionmaker of one engine"
         )
-    if isinstance(bind, AsyncEngine):
-        return Given(bind.sync_engine, bind, maker)
-    return Given(bind, None, maker)
+    if isinstance(bind, Engine):
+        return Given(bind, None, maker)
+    return Given(bind.sync_engine, bind, maker)
+
+
+def _is_async(value: Any, name: str) -> bool:
+    """Whether it is of that class of SQLAlchemy's asyncio module, which can't be imported without greenlet;
+    but whoever has something of it has imported it."""
+    module = sys.modules.get("sqlalchemy.ext.asyncio")
+    return module is not None and isinstance(value, getattr(module, name))
 
 
 def _check_engine(found: Given) -> None:

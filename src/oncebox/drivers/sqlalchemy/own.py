@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from sqlalchemy import Engine
@@ -110,9 +110,11 @@ class Threaded:
     async def open(cls, make: Callable[[], Session]) -> Threaded:
         """Connect in the thread; raises what `make` raises."""
         executor = ThreadPoolExecutor(1, thread_name_prefix="oncebox-sqlalchemy")
+        connecting = executor.submit(make)
         try:
-            return cls(executor, await asyncio.get_running_loop().run_in_executor(executor, make))
+            return cls(executor, await asyncio.wrap_future(connecting))
         except BaseException:
+            connecting.add_done_callback(_close_unwanted)
             executor.shutdown(wait=False)
             raise
 
@@ -182,3 +184,9 @@ class Threaded:
             await self._run(self._session.close)
         finally:
             self._executor.shutdown(wait=False)
+
+
+def _close_unwanted(connecting: Future[Session]) -> None:
+    """Whoever asked was cancelled, and the connection came all the same."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()

@@ -6,7 +6,6 @@ set locally, by the one statement that opens it, and is gone with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Engine
@@ -151,17 +150,6 @@ class PostgresTransactions(SqlAlchemySession):
 
 class AsyncPostgresTransactions(Awaiting, PostgresTransactions):
     """The same under an event loop."""
-
-    async def listen(self, channel: str, ring: Callable[[], None]) -> None:
-        """Ring for every NOTIFY, until cancelled or the connection is lost: one outside the pool, which
-        would forget who listens."""
-        from oncebox.drivers.sqlalchemy import own
-
-        session: Any = await own.connect_async(self.given, self.queries, self.settings)
-        try:
-            await session.listen(channel, ring)
-        finally:
-            await session.close()
 
 
 def unreachable(given: Given, error: BaseException) -> errors.OnceboxError:
