@@ -4,7 +4,13 @@
 set -euo pipefail
 
 missing=()
-PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing+=(pgbouncer)
+needs() { PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null || missing+=("$2"); }
+needs pgbouncer pgbouncer
+needs rabbitmq-server rabbitmq-server
+needs redis-server redis-server
+needs promtool prometheus
+needs faketime faketime
+needs java default-jre-headless
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 give_up() {
