@@ -1,0 +1,34 @@
+"""Fixtures of the brokers' tests: a shop whose way to its database can be cut, and forked processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.core.fixtures import _empty, pytest_pyfunc_call, shop_database
+from tests.core.kit import Shop
+from tests.crash.conftest import nursery
+from tests.servers import Postgres, Proxy
+
+__all__ = ["nursery", "pytest_pyfunc_call", "shop_database"]
+
+
+@pytest.fixture
+def database_way(postgres: Postgres, proxy_to: Callable[[int], Proxy]) -> Proxy:
+    """Between the shop's app and its database; the observer does not pass here."""
+    return proxy_to(postgres.port)
+
+
+@pytest.fixture
+def shop(shop_database: str, database_way: Proxy) -> Iterator[Shop]:
+    """An app on PostgreSQL with an effects table, and nothing in any table."""
+    _empty(shop_database)
+    return Shop(
+        "psycopg-async",
+        database_way.through(shop_database),
+        "inline",
+        seen=shop_database,
+        heartbeat_seconds=0.5,
+        drain_seconds=15.0,
+    )
