@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -21,7 +21,7 @@ def database_way(postgres: Postgres, proxy_to: Callable[[int], Proxy]) -> Proxy:
 
 
 @pytest.fixture
-def shop(shop_database: str, database_way: Proxy) -> Iterator[Shop]:
+def shop(shop_database: str, database_way: Proxy) -> Shop:
     """An app on PostgreSQL with an effects table, and nothing in any table."""
     _empty(shop_database)
     return Shop(
