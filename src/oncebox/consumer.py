@@ -151,7 +151,7 @@ class Consumer:
         if handle is not None:
             if self.policy.mode == "stored":
                 return await store_joined_async(self.app.schema, self.name, self.policy, item, handle)
-            return await handle_joined_async(self._inbox(), item, handle)
+            return await handle_joined_async(self._inbox(), item, handle, self.app.outlets(self.name))
         state = self.app.async_state
         async with (await state.sessions(self.policy)).lend() as session:
             performer = self._performer(session, state.side, True)
@@ -167,7 +167,7 @@ class Consumer:
         if handle is not None:
             if self.policy.mode == "stored":
                 return store_joined(self.app.schema, self.name, self.policy, item, handle)
-            return handle_joined(self._inbox(), item, handle)
+            return handle_joined(self._inbox(), item, handle, self.app.outlets(self.name))
         state = self.app.sync_state
         with state.sessions(self.policy).lend() as session:
             performer = self._performer(session, state.side, False)

@@ -74,7 +74,7 @@ ELSEWHERE = {
     "status_queue", "status_dead", "status_tally", "status_workers",  # asked by people; capped
     "show_scopes", "show_ledger", "show_dead", "show_attempts",
     "effects_count", "effect_find", "effect_late", "exhume", "queued", "unbury",  # by people, one at a time
-    "publish", "ring", "relay_join", "relay_leave", "slots_held", "slots_lease", "slots_free",  # outgoing
+    "publish", "send_clash", "ring", "relay_join", "relay_leave", "slots_held", "slots_lease", "slots_free",  # outgoing
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",
     "pick", "pick_suspect", "taken",  # SQLite's

@@ -87,6 +87,45 @@ async def test_the_same_id_twice_is_one_message(shop: Shop) -> None:
     assert shop.effects() == {"one": 1}
 
 
+@pytest.mark.parametrize("known", ["by an earlier message", "in the same transaction"])
+async def test_the_same_id_with_another_payload_is_buried_as_a_conflict_and_never_dropped(
+    shop: Shop, known: str
+) -> None:
+    billing, mailer = shop.consumer(), shop.consumer("mailer", mode="stored")
+    shop.consumer("archive", mode="stored")
+    shop.handler(mailer, "receipt", "reminder")(effect)
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        payloads: list[tuple[str, Any]] = [
+            ("receipt", {"n": 1}),
+            ("receipt", {"n": 2}),
+            ("reminder", {"n": 1}),
+        ]
+        if known == "by an earlier message":
+            payloads = [("receipt", {"n": 1})] if call.message.id == "evt-1" else payloads
+        for kind, payload in payloads:
+            call.tx.send("mailer", kind, payload, id="one", key="k")
+            call.tx.send("archive", "receipt", {"n": 1}, id="one")
+
+    for id_ in ("evt-1", "evt-2", "evt-3"):
+        assert (await shop.settle(billing, event(id_))).status is Status.PROCESSED
+    await shop.work_off(mailer)
+    assert shop.effects() == {"one": 1}
+    buried = shop.rows(
+        f"SELECT consumer, source, message_id, type, key, payload, reason, error_type, error FROM "
+        f"{shop.table('dead')} ORDER BY type, payload"
+    )
+    assert [(*row[:5], bytes(row[5]), *row[6:8]) for row in buried] == [
+        ("mailer", "shop", "one", kind, "k", payload, "conflict", "oncebox.errors.PayloadConflict")
+        for kind, payload in (("receipt", b'{"n":2}'), ("reminder", b'{"n":1}'))
+    ]
+    assert buried[1][8] == (
+        "consumer 'mailer': id 'one' was sent with another payload or type than the one that is known (this type "
+        "'reminder'); known type: receipt"
+    )
+
+
 async def test_a_consumer_may_send_to_itself(shop: Shop) -> None:
     billing = shop.consumer(mode="stored")
 

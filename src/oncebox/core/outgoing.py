@@ -12,7 +12,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -142,9 +142,14 @@ def slot_of(message: Message) -> int:
     return zlib.crc32((message.key if message.key is not None else message.id).encode()) % SLOTS
 
 
-def send_calls(work: Work, sendings: Sequence[Sending]) -> tuple[Call, ...]:
-    """Ledger and queue rows for other consumers, each consumer's together, in one order for all."""
-    calls: list[Call] = []
+def send_calls(queries: Queries, sendings: Sequence[Sending]) -> tuple[Call, ...]:
+    """Ledger and queue rows for other consumers, each consumer's together, in one order for all.
+
+    An id that is known with another payload or type is buried as a conflict, in the same transaction:
+    the sender may be long gone, and a message must not be dropped without a word.
+    """
+    stores: list[Call] = []
+    clashes: list[Call] = []
     for consumer in sorted({each.consumer for each in sendings}):
         rows = [
             {
@@ -161,15 +166,24 @@ def send_calls(work: Work, sendings: Sequence[Sending]) -> tuple[Call, ...]:
             for each in sendings
             if each.consumer == consumer
         ]
-        calls.append(work.call(work.queries.store, consumer=consumer, rows=rows))
-    return tuple(calls)
+        stores.append(Call(queries.store, {"consumer": consumer, "rows": rows}))
+        said = [{**row, "clash": _clash(consumer, row)} for row in rows]
+        clashes.append(Call(queries.send_clash, {"consumer": consumer, "rows": said}))
+    return (*stores, *clashes)
+
+
+def _clash(consumer: str, row: dict[str, Any]) -> str:
+    return (
+        f"consumer {consumer!r}: id {row['message_id']!r} was sent with another payload or type than the one that "
+        f"is known (this type {row['type']!r}); known type: "
+    )
 
 
 def outgoing_calls(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
     """Everything these items' handlers send, for the closing message."""
     sendings = [each for item in items for each in item.sendings]
     publications = [each for item in items for each in item.publications]
-    calls = send_calls(work, sendings) if sendings else ()
+    calls = send_calls(work.queries, sendings) if sendings else ()
     return (*calls, publish_call(work.queries, publications, lazy=work.lazy)) if publications else calls
 
 

@@ -94,6 +94,7 @@ class Queries:
     slots_lease: Query
     slots_free: Query
     outbox_take: Query
+    send_clash: Query
     outbox_flush: Query
     outbox_drop: Query
     outbox_keep: Query

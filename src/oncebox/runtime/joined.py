@@ -11,8 +11,9 @@ from oncebox import errors
 from oncebox.core.guard import Join
 from oncebox.core.inline import known_outcome
 from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outgoing import Outlets, publish_call, send_calls
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Call, Fetch, Op
+from oncebox.core.steps import Call, Execute, Fetch, Op
 from oncebox.core.stored import rows_to_store
 from oncebox.core.work import Item, Tx, Work
 from oncebox.inbox import Claim, Inbox
@@ -29,28 +30,61 @@ _STATES = {
 }
 
 
-def handle_joined(inbox: Inbox, item: Item, handle: Any) -> Outcome:
-    """Claim and handle in the transaction of a blocking handle."""
+def handle_joined(inbox: Inbox, item: Item, handle: Any, outlets: Outlets) -> Outcome:
+    """Claim, handle and write down what the handler sends, in the transaction of a blocking handle."""
     message, handler = item.message, _handler(item)
     with inbox.once(
         handle, message.id, source=message.source, type=message.type, payload=message.payload
     ) as claim:
         if claim.first:
-            tx = Tx(inbox.consumer, message, 1)
+            tx = Tx(inbox.consumer, message, 1, outlets)
             claim.result = handler.call(handler.decode(message), message, tx, handle)
+            run(_outgoing(inbox.schema, tx), adapter_for(handle).perform)
     return _outcome(claim)
 
 
-async def handle_joined_async(inbox: Inbox, item: Item, handle: Any) -> Outcome:
-    """Claim and handle in the transaction of an async handle."""
+async def handle_joined_async(inbox: Inbox, item: Item, handle: Any, outlets: Outlets) -> Outcome:
+    """The same in the transaction of an async handle."""
     message, handler = item.message, _handler(item)
     async with inbox.once(
         handle, message.id, source=message.source, type=message.type, payload=message.payload
     ) as claim:
         if claim.first:
-            tx = Tx(inbox.consumer, message, 1)
+            tx = Tx(inbox.consumer, message, 1, outlets)
             claim.result = await handler.call(handler.decode(message), message, tx, handle)
+            await run_async(_outgoing(inbox.schema, tx), adapter_for(handle).perform)
     return _outcome(claim)
+
+
+def _outgoing(schema: str, tx: Tx) -> Op[None]:
+    """The rows of what a handler sends. NOTIFY goes along: it is heard when the caller commits."""
+    tx.closed = True
+    if not tx.sendings and not tx.publications:
+        return
+    queries = yield Join(schema)
+    for call in send_calls(queries, tx.sendings):
+        if len(call.query.statements) > 1:
+            yield from _rows(call)
+        else:
+            yield Execute((call,))
+    if tx.publications:
+        yield Execute((publish_call(queries, tx.publications),))
+        yield Fetch(Call(queries.ring, {}))
+
+
+def _rows(call: Call) -> Op[list[Any]]:
+    """Perform a call; where its query is several statements, the later ones get what the first returned."""
+    first, *rest = call.query.parts()
+    found: list[Any] = []
+    if not rest:
+        found += yield Fetch(call)
+        return found
+    for row in call.params["rows"]:
+        stored = yield Fetch(Call(first, {**call.params, "rows": [row]}))
+        for query in rest if stored else ():
+            rows = [{**row, "seq": stored[0][0]}]
+            found += yield Fetch(Call(query, {**call.params, "rows": rows}))
+    return found
 
 
 def store_joined(schema: str, consumer: str, policy: Policy, item: Item, handle: Any) -> Outcome:
@@ -72,13 +106,7 @@ async def store_joined_async(schema: str, consumer: str, policy: Policy, item: I
 def _store(schema: str, consumer: str, policy: Policy, item: Item) -> Op[Outcome]:
     queries = yield Join(schema)
     work = Work(consumer, queries, policy)
-    call = rows_to_store(work, [item])
-    first, *rest = call.query.parts()
-    stored = yield Fetch(Call(first, call.params))
-    for query in rest if stored else ():
-        row = {**call.params["rows"][0], "seq": stored[0][0]}
-        yield Fetch(Call(query, {**call.params, "rows": [row]}))
-    if stored:
+    if (yield from _rows(rows_to_store(work, [item]))):
         return Outcome(Status.STORED)
     rows = yield Fetch(work.keyed(queries.lookup_one, item))
     if not rows:

@@ -20,6 +20,26 @@ ORDER BY r.n
 -- After commit, on the second connection: NOTIFY inside the effects' transaction takes a global lock.
 SELECT pg_notify('oncebox_outbox', '')
 
+-- name: send_clash
+-- What `store` left out because its id is known: with another payload or type it is kept for a person,
+-- beside the message it clashes with. Of a copy nothing is left to do.
+INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
+    provenance, received, reason, error_type, error)
+SELECT :consumer, r.source, r.message_id, r.fingerprint, r.type, r.key, r.payload, r.headers, r.content_type,
+    r.provenance, statement_timestamp(), 'conflict', 'oncebox.errors.PayloadConflict', r.clash || l.type
+FROM unnest(
+    :source::text[], :message_id::text[], :type::text[], :fingerprint::bytea[], :key::text[], :payload::bytea[],
+    :headers::bytea[], :content_type::text[], :provenance::text[], :clash::text[]
+) AS r(source, message_id, type, fingerprint, key, payload, headers, content_type, provenance, clash)
+CROSS JOIN LATERAL (
+    SELECT l.type FROM {p}ledger l
+    WHERE l.consumer = :consumer AND l.source = r.source AND l.message_id = r.message_id
+      AND l.fingerprint <> r.fingerprint AND l.fingerprint <> ''
+    OFFSET 0
+) l
+ORDER BY r.source, r.message_id
+ON CONFLICT DO NOTHING
+
 -- name: relay_join
 -- A relay that waits for slots has none to be counted by, so each has a seat: a row past the slots.
 -- A seat that lapsed is used again; of two who want the same one, the other tries at its next turn.

@@ -8,6 +8,17 @@ VALUES (:slot, :id, :source, :type, :topic, :key, :payload, :headers, :content_t
 -- Nobody listens here: relays of other processes poll.
 SELECT 1
 
+-- name: send_clash
+-- each: run once per row.
+INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
+    provenance, received, died, reason, error_type, error)
+SELECT :consumer, :source, :message_id, :fingerprint, :type, :key, :payload, :headers, :content_type,
+    :provenance, {now}, {now}, 'conflict', 'oncebox.errors.PayloadConflict', :clash || l.type
+FROM {p}ledger l
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+  AND l.fingerprint <> :fingerprint AND length(l.fingerprint) > 0
+ON CONFLICT DO NOTHING
+
 -- name: relay_join
 INSERT INTO {p}slot (slot, relay, until)
 SELECT coalesce((SELECT min(slot) FROM {p}slot WHERE slot >= 32 AND relay = :relay),
