@@ -33,7 +33,7 @@ STATEMENTS = (
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What goes wrong, and at which step. `during` is for a cancellation in the middle of a reply."""
+    """What goes wrong, and at which step."""
 
     step: int
     when: str
@@ -59,9 +59,7 @@ def moments(what: str, step: Step, *, is_last: bool) -> tuple[str, ...]:
         case "kill":
             return ("before", "after") if is_last else ("before",)
         case "cancel":
-            return (
-                ("before", "during", "after") if statement or isinstance(step, steps.Handle) else ("before",)
-            )
+            return ("before", "after") if statement or isinstance(step, steps.Handle) else ("before",)
         case "cut":
             return ("before", "after") if statement else ("before",) if isinstance(step, steps.Handle) else ()
         case "error" | "conflict" | "busy":
@@ -105,19 +103,18 @@ class Steps:
 
         async def awaiting(step: Step, number: int) -> Any:
             if self._is_due(number, "before"):
+                # A cancellation arrives where the step first waits; one that never waits is not stopped.
                 await _finished(self._strike(step, sever, spoil))
-                await asyncio.sleep(0)  # where a cancellation arrives
-            if self._is_due(number, "during"):
-                task = asyncio.current_task()
-                assert task is not None
-                self.happened = True
-                asyncio.get_running_loop().call_soon(task.cancel)
+            waits = False
             try:
-                reply = await _finished(perform(step))
+                reply = perform(step)
+                if waits := isawaitable(reply):
+                    reply = await reply
             finally:
                 if self._is_due(number, "after"):
                     await _finished(self._strike(step, sever, spoil))
-                    await asyncio.sleep(0)
+                    if waits:
+                        await asyncio.sleep(0)  # it was done, and the cancellation came with the reply
             self._lose_reply(number, step)
             return reply
 

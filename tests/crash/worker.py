@@ -27,7 +27,7 @@ from oncebox.runtime.performer import Performer
 from tests.crash import planted
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
 QUEUE = "q"
 
@@ -63,17 +63,36 @@ class Spec(msgspec.Struct, kw_only=True):
     """What the server is told of idle transactions, where the policy's timeout does not say it."""
     trip: Trip | None = None
     plant: str = ""
+    hold: bool = False
+    """Receive nothing before the gate is open."""
+    sleep_after: int = 0
+    """Stand still once the broker has heard so many acks."""
 
 
 class LoggedSource(RemoteSource):
     """Writes every answer down before the broker can hear it."""
 
-    events: Events
-    consumer: str
+    def __init__(self, spec: Spec, events: Events) -> None:
+        super().__init__(RemoteMemory(spec.address)._address, QUEUE)
+        self.spec = spec
+        self.events = events
+        self.acks = 0
+
+    async def receive(self, limit: int) -> list[Delivery]:
+        if self.spec.hold:
+            await eventually_async(Path(self.spec.gate).exists, 60)
+        self.events.log("asks")
+        deliveries = await super().receive(limit)
+        self.events.log("received", count=len(deliveries))
+        return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         self._log("ack", deliveries)
         await super().ack(deliveries)
+        self.acks += len(deliveries)
+        if 0 < self.spec.sleep_after <= self.acks:
+            await self.flush()
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
         self._log("nack", [delivery])
@@ -86,7 +105,7 @@ class LoggedSource(RemoteSource):
     def _log(self, answer: str, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             resolved = self.identity.resolve(delivery)
-            self.events.log(answer, consumer=self.consumer, source=resolved.source, id=resolved.id)
+            self.events.log(answer, consumer=self.spec.consumer, source=resolved.source, id=resolved.id)
 
 
 def set_trip(spec: Spec, events: Events) -> None:
@@ -148,9 +167,6 @@ async def work(spec: Spec) -> None:
         set_trip(spec, events)
     if spec.idle_seconds is not None:
         set_idle_bound(spec.idle_seconds)
-    remote = RemoteMemory(spec.address)
-    source = LoggedSource(remote._address, QUEUE)
-    source.events, source.consumer = events, spec.consumer
     app = App(
         spec.url,
         heartbeat_seconds=spec.heartbeat_seconds,
@@ -158,7 +174,7 @@ async def work(spec: Spec) -> None:
         drain_seconds=10,
     )
     policy = {"retry": Backoff(base_seconds=0.01), "concurrency": 1, **spec.policy}
-    consumer = app.consumer(spec.consumer, source, **policy)
+    consumer = app.consumer(spec.consumer, LoggedSource(spec, events), **policy)
     register(consumer, spec.variant, Behaviour(events, spec.behaviour, Path(spec.gate)), long=spec.long)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
