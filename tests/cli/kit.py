@@ -72,7 +72,7 @@ class Running:
     def out(self) -> str:
         return self.out_file.read_text()
 
-    async def says(self, text: str, times: int = 1, seconds: float = 20) -> None:
+    async def says(self, text: str, times: int = 1, seconds: float = 50) -> None:
         """Wait until the log has `text`, so many times."""
 
         def said() -> bool:
@@ -87,9 +87,12 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def ends(self, seconds: float = 20) -> int:
+    async def ends(self, seconds: float = 50) -> int:
         """Wait for its end; the exit code."""
-        await eventually_async(lambda: self.process.poll() is not None, seconds)
+        try:
+            await eventually_async(lambda: self.process.poll() is not None, seconds)
+        except AssertionError:
+            raise AssertionError(f"it still runs after {seconds:g} s:\n{self.log}") from None
         return self.process.returncode
 
     def __enter__(self) -> Self:

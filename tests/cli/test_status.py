@@ -94,8 +94,9 @@ async def test_what_is_in_hand_is_working(database_url: str, tmp_path: Path) -> 
         with Running("shop:app", cwd=tmp_path, env=shop.env) as running:
             pid = await eventually_async(lambda: shop.in_hand("evt-1") or shop.in_hand("evt-2"), 30)
             await eventually_async(lambda: shop.queue.acked == 2)
-            words = ("status", "--database", database_url, "--json")
-            report = (await asyncio.to_thread(oncebox, *words, cwd=tmp_path)).json()
+            # Told by the app when a heartbeat has lapsed: on SQLite a handler keeps it from being written.
+            words = ("status", "--app", "shop:app", "--json")
+            report = (await asyncio.to_thread(oncebox, *words, cwd=tmp_path, env=shop.env)).json()
             (worker,) = report["workers"]
             assert (worker["pid"], worker["in_hand"], worker["alive"]) == (pid, 1, True)
             (billing,) = report["consumers"]

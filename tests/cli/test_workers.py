@@ -16,7 +16,7 @@ TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
 async def _runs(shop: Shop, *words: str) -> Running:
     running = Running("shop:app", "--workers", "2", *words, cwd=shop.folder, env=shop.env)
-    await running.says("runs shop:app", times=2, seconds=30)
+    await running.says("runs shop:app", times=2)
     return running
 
 

@@ -38,6 +38,9 @@ HOT: dict[str, dict[str, Any]] = {
     "mark_unfinished": ONE,
     "mark_finished": ONE,
     "set_state": {**ONE, "state": 2},
+    "guard_claim": {**ONE, **MARK, "token": "t", "serial": "1"},
+    "guard_claim_many": {"consumer": "c1", "rows": key_rows(1, **MARK), "token": "t", "serial": "1"},
+    "guard_lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup_one": {"consumer": "c1", **key_rows(1)[0]},
     "keep_result": {**ONE, "body": b"1"},
@@ -65,7 +68,6 @@ HOT: dict[str, dict[str, Any]] = {
 """Every query that is run per message or per batch, with what it is run with."""
 
 ELSEWHERE = {
-    "guard_claim", "guard_claim_many",  # the guard's, and their parts are those above
     "take_unknown_suspect",  # the same for the few suspects
     "take_unknown",  # walks one consumer's backlog, in bounded steps; has a test of its own
     "heartbeat", "is_alive", "mark", "mark_inline", "withdraw", "lapsed", "reap", "reap_hands", "orphans", "retire",

@@ -13,6 +13,8 @@ from tests.servers import Postgres
 LARGE = {"ledger", "queue", "dead", "attempt", "result"}
 BATCH = {
     "claim_many",
+    "guard_claim_many",
+    "guard_lookup",
     "lookup",
     "store",
     "vouch",

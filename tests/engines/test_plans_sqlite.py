@@ -12,7 +12,7 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.sqlite import parameters
 from oncebox.engines.queries import load
 from oncebox.runtime.schema import migrate
-from tests.engines.plans import HOT, ONE, SEQS, TYPES
+from tests.engines.plans import HOT, SEQS, TYPES
 
 ROWS = 20_000
 LARGE = tuple(f"SCAN oncebox_{table}" for table in ("ledger", "queue", "dead", "attempt", "result"))
@@ -23,7 +23,6 @@ HOT_HERE: dict[str, dict[str, Any]] = {
     "pick_suspect": PICK,
     "taken": {"seqs": SEQS},
     "take_unknown": {"consumer": "c1", "types": ["paid"], "age_seconds": 0.0, "limit": 100},
-    "guard_claim": {**ONE, "type": "paid", "fingerprint": b"f", "token": "t", "serial": "1"},
 }
 
 

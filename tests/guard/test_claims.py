@@ -216,6 +216,16 @@ async def test_second_delivery_inside_a_batch_is_a_duplicate_of_the_first(rig: R
             bool(claims[3])
 
 
+async def test_every_delivery_in_a_batch_is_compared_with_what_is_known(rig: Rig, inbox: Inbox) -> None:
+    assert await deliver(rig, inbox, payload=b"a")
+    batch = [message("evt-1", b"b"), message("evt-1", b"b"), message("evt-1", b"a")]
+    async with rig.transaction() as desk:
+        claims = await desk.claim_many(inbox, batch)
+        kinds = [type(claim.error) for claim in claims]
+        assert kinds == [errors.PayloadConflict, errors.PayloadConflict, type(None)]
+        assert not claims[2].first
+
+
 async def test_one_bad_message_does_not_stop_its_batch(rig: Rig, inbox: Inbox) -> None:
     assert await deliver(rig, inbox, "evt-1", payload=b"a")
     async with rig.transaction() as desk:

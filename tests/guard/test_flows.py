@@ -16,8 +16,8 @@ from oncebox.message import MessageKey
 QUERIES = load("postgresql")
 KEY = MessageKey("billing", "", "evt-1")
 ENTRY = guard.Entry(KEY, "paid", b"x")
-FIRST = (True, "", b"", 0, False, False, None, None, True, "cafe.7")
-FOUND = ("", "evt-1", "paid", ENTRY.fingerprint(), 0, False, False, None, b"1")
+FIRST = ("shop oncebox:cafe.7",)
+FOUND = ("", "evt-1", "paid", ENTRY.fingerprint(), 0, False, False, None, b"1", False)
 
 
 class Script:
@@ -52,23 +52,23 @@ def test_new_key_costs_one_statement() -> None:
 
 
 def test_no_row_at_all_is_looked_up_and_never_called_new() -> None:
-    script = Script(guard_claim=[], lookup=[FOUND], Held=False, Look=guard.View(open=True))
+    script = Script(guard_claim=[], guard_lookup=[FOUND], Held=False, Look=guard.View(open=True))
     answer = run(guard.claim("oncebox", ENTRY), script)
     assert (answer.first, answer.state, answer.body) == (False, "done", b"1")
-    assert script.asked[:2] == ["guard_claim", "lookup"]
+    assert script.asked[:2] == ["guard_claim", "guard_lookup"]
 
 
 def test_a_key_that_nobody_has_is_lost_and_worth_another_try() -> None:
     with pytest.raises(errors.ClaimLost, match=r"evt-1.*billing.*try again") as raised:
-        run(guard.claim("oncebox", ENTRY), Script(guard_claim=[], lookup=[]))
+        run(guard.claim("oncebox", ENTRY), Script(guard_claim=[], guard_lookup=[]))
     assert raised.value.retryable
     with pytest.raises(errors.ClaimLost):
-        run(guard.claim_many("oncebox", [ENTRY]), Script(guard_claim_many=[], lookup=[]))
+        run(guard.claim_many("oncebox", [ENTRY]), Script(guard_claim_many=[], guard_lookup=[]))
 
 
 def test_a_lazy_duplicate_is_flushed() -> None:
     lazy = (*FOUND[:5], True, *FOUND[6:])
-    script = Script(guard_claim=[], lookup=[lazy], Held=False, Look=guard.View(open=True), vouch=[])
+    script = Script(guard_claim=[], guard_lookup=[lazy], Held=False, Look=guard.View(open=True), vouch=[])
     run(guard.claim("oncebox", ENTRY), script)
     assert script.asked[-1] == "vouch"
 
@@ -143,7 +143,7 @@ def test_a_mark_that_can_not_be_set_does_not_hide_the_blocks_error() -> None:
 
 
 def test_savepoint_stands_for_the_transaction_where_the_database_has_no_mark() -> None:
-    script = Script(guard_claim=[(*FIRST[:9], "")])
+    script = Script(guard_claim=[("",)])
     answer = run(guard.claim("oncebox", ENTRY), script)
     assert answer.mark.startswith("oncebox_claim_")
     script = Script(Look=guard.View(open=True))

@@ -46,6 +46,7 @@ class Queries:
     claim_many: Query
     guard_claim: Query
     guard_claim_many: Query
+    guard_lookup: Query
     mark_unfinished: Query
     mark_finished: Query
     unclaim: Query
@@ -93,8 +94,8 @@ class Queries:
     slots_held: Query
     slots_lease: Query
     slots_free: Query
-    outbox_take: Query
     send_clash: Query
+    outbox_take: Query
     outbox_flush: Query
     outbox_drop: Query
     outbox_keep: Query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,12 +27,17 @@ def claim(schema: str, entry: Entry) -> Op[Answer]:
     queries: Queries = yield Join(schema)
     serial = next(_serials)
     params = _params(entry.key) | _contents(entry) | _mark(serial)
-    rows = yield Fetch(Call(queries.guard_claim, params))
-    if not rows:
-        rows = [row[2:] for row in (yield from _look_up(queries, [entry.key]))]
-    if not rows:
+    claimed = yield Fetch(Call(queries.guard_claim, params))
+    if claimed:
+        # A database that has no mark of its own gets a savepoint instead.
+        mark = _shown(_text(claimed[0][0]))
+        savepoint = "" if mark else f"{_SAVEPOINT}{serial}"
+        yield Hold(entry.key, savepoint)
+        return Answer(queries, True, mark=mark or savepoint)
+    known = yield from _look_up(queries, [entry.key])
+    if not known:
         raise refusals.lost(entry.key)
-    answer = yield from _answered(queries, entry, rows[0], f"{_SAVEPOINT}{serial}")
+    answer = yield from _answered(queries, entry, known[entry.key])
     if answer.error is not None:
         raise answer.error
     return answer
@@ -51,19 +56,21 @@ def claim_many(schema: str, entries: Sequence[Entry]) -> Op[list[Answer]]:
         for key, entry in sorted(firsts.items())
     ]
     params = {"consumer": consumer, "rows": incoming} | _mark(next(_serials))
-    known = _by_key(consumer, (yield Fetch(Call(queries.guard_claim_many, params))))
-    missing = [key for key in firsts if key not in known]
-    if missing:
-        known |= _by_key(consumer, (yield from _look_up(queries, missing)))
+    rows = yield Fetch(Call(queries.guard_claim_many, params))
+    claimed = {MessageKey(consumer, _text(row[0]), _text(row[1])) for row in rows}
+    missing = [key for key in firsts if key not in claimed]
+    known = (yield from _look_up(queries, missing)) if missing else {}
     answers: list[Answer] = []
     for entry in entries:
-        first = firsts[entry.key]
-        if entry.key not in known:
-            raise refusals.lost(entry.key)
-        if entry is first:
+        if entry.key in known:
             answers.append((yield from _answered(queries, entry, known[entry.key])))
+        elif entry.key not in claimed:
+            raise refusals.lost(entry.key)
+        elif entry is firsts[entry.key]:
+            yield Hold(entry.key)
+            answers.append(Answer(queries, True))
         else:
-            answers.append(_repeated(queries, entry, first))
+            answers.append(_repeated(queries, entry, firsts[entry.key]))
     return answers
 
 
@@ -79,7 +86,7 @@ def verify(key: MessageKey, mark: str) -> Op[None]:
             yield Release(mark)
         except errors.TransactionEnded as error:
             raise refusals.ended(key) from error
-    elif not _carries(view.mark, mark):
+    elif not _carries(_shown(view.mark), mark):
         # The client may not know: a proxy that reports nothing, a statement that set application_name.
         try:
             rows = yield Ask()
@@ -135,22 +142,18 @@ def _fail(answer: Answer, key: MessageKey) -> Op[bool]:
 def resolve(schema: str, key: MessageKey, done: bool) -> Op[None]:
     """Someone has looked at an unfinished claim: it counts as done, or it may run again."""
     queries: Queries = yield Join(schema)
-    rows = yield from _look_up(queries, [key])
-    if not rows or rows[0][5] != _UNFINISHED:
+    known = yield from _look_up(queries, [key])
+    if not known or known[key][2] != _UNFINISHED:
         raise refusals.settled(key)
     yield Execute((Call(queries.mark_finished if done else queries.unclaim, _params(key)),))
 
 
-def _answered(queries: Queries, entry: Entry, row: Sequence[Any], savepoint: str = "") -> Op[Answer]:
-    first, stored_type, stored_fingerprint, state, lazy, queued, reason, body, ours, mark = row
-    if first:
-        # A database that gave no mark gets a savepoint instead.
-        savepoint = "" if mark else savepoint
-        yield Hold(entry.key, savepoint)
-        return Answer(queries, True, mark=_text(mark) or savepoint)
+def _answered(queries: Queries, entry: Entry, row: Sequence[Any]) -> Op[Answer]:
+    """What a row that was found means for this delivery."""
+    stored_type, stored_fingerprint, state, lazy, queued, reason, body, ours = row
     answer = Answer(queries, False, state=_STATES[state], body=None if body is None else bytes(body))
     # A duplicate leaves no mark, but a claim before it may have: what is lost in its block is that.
-    answer.mark = (yield Look()).mark.partition(_MARKED)[2]
+    answer.mark = _shown((yield Look()).mark)
     clash = entry.clash(_text(stored_type), bytes(stored_fingerprint))
     if clash:
         answer.error = refusals.conflict(entry.key, clash)
@@ -176,22 +179,20 @@ def _repeated(queries: Queries, entry: Entry, first: Entry) -> Answer:
     return Answer(queries, False, state="done", error=error)
 
 
-def _look_up(queries: Queries, keys: list[MessageKey]) -> Op[list[tuple[Any, ...]]]:
-    """Rows of `lookup` in the columns of guard_claim_many; whose transaction wrote them is not known."""
+def _look_up(queries: Queries, keys: list[MessageKey]) -> Op[dict[MessageKey, Sequence[Any]]]:
+    """What the ledger has about keys that turned out not to be new."""
     rows = yield Fetch(_lookup(queries, keys))
-    return [
-        (source, message_id, False, kind, stored_fingerprint, state, lazy, queued, reason, body, None, "")
-        for source, message_id, kind, stored_fingerprint, state, lazy, queued, reason, body in rows
-    ]
+    return {MessageKey(keys[0].consumer, _text(row[0]), _text(row[1])): row[2:] for row in rows}
 
 
 def _lookup(queries: Queries, keys: list[MessageKey]) -> Call:
     rows = [{"source": key.source, "message_id": key.id} for key in keys]
-    return Call(queries.lookup, {"consumer": keys[0].consumer, "rows": rows})
+    return Call(queries.guard_lookup, {"consumer": keys[0].consumer, "rows": rows})
 
 
-def _by_key(consumer: str, rows: Iterable[Sequence[Any]]) -> dict[MessageKey, Sequence[Any]]:
-    return {MessageKey(consumer, _text(row[0]), _text(row[1])): row[2:] for row in rows}
+def _shown(application_name: str) -> str:
+    """The mark at the end of an application_name, or nothing."""
+    return application_name.partition(_MARKED)[2]
 
 
 def _carries(current: str, mark: str) -> bool:
@@ -200,7 +201,7 @@ def _carries(current: str, mark: str) -> bool:
     A lower number than the claim's means that a savepoint took the claim along.
     """
     transaction, _, claimed = mark.partition(".")
-    now, _, latest = current.rpartition(_MARKED)[2].partition(".")
+    now, _, latest = current.partition(".")
     return now == transaction and latest.isdigit() and int(latest) >= int(claimed)
 
 

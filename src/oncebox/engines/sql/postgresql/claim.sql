@@ -19,90 +19,58 @@ ON CONFLICT DO NOTHING
 RETURNING source, message_id
 
 -- name: guard_claim
--- The guard's one statement. The second branch reads with the snapshot from before the insert, so
--- it sees a row only if an earlier statement put it there. No row at all is a race: look again,
--- never call it new.
+-- The guard's one statement: an INSERT, and nothing that a new key would pay for without needing it.
+-- No row means that the key is known; guard_lookup says what is known.
 -- The mark tells this transaction from the next: what comes before its dot stays for the whole
 -- transaction, what comes after it is the claim's. It is kept twice: in oncebox.guard, which the
 -- server can be asked for, and at the end of application_name, which the server reports to the
 -- client whenever it changes, so that looking costs nothing. Both revert when the transaction
 -- ends, and with a savepoint that takes the claim along.
--- A row that is visible and whose transaction is still in progress is our own; that of a
--- savepoint has an id of its own, after the transaction's.
-WITH claimed AS (
-    INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
-    VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestamp())
-    ON CONFLICT DO NOTHING
-    RETURNING 1
-), mark AS MATERIALIZED (
-    SELECT set_config('oncebox.guard', m.value, true) AS value,
-           set_config('application_name', left(split_part(current_setting('application_name'), ' oncebox:', 1), 34)
-                      || ' oncebox:' || m.value, true) AS name
-    FROM claimed, (
-        SELECT coalesce(nullif(split_part(current_setting('oncebox.guard', true), '.', 1), ''), :token)
-               || '.' || :serial AS value
-    ) m
-)
-SELECT true AS first, ''::text AS type, ''::bytea AS fingerprint, 0::smallint AS state, false AS lazy,
-       false AS queued, NULL::text AS reason, NULL::bytea AS body, true AS ours, mark.value AS mark
-FROM mark WHERE mark.name IS NOT NULL
-UNION ALL
-SELECT false, l.type, l.fingerprint, l.state,
-       l.lazy AND l.received > statement_timestamp() - interval '1 minute',
-       q.seq IS NOT NULL, d.reason, r.body,
-       CASE WHEN own.since < 2147483648
-            THEN pg_xact_status((own.top + own.since)::text::xid8) = 'in progress' ELSE false END, ''
-FROM {p}ledger l
-LEFT JOIN {p}result r USING (consumer, source, message_id)
-LEFT JOIN {p}queue q ON q.seq = l.seq
-LEFT JOIN {p}dead d ON (d.consumer, d.source, d.message_id, d.fingerprint)
-                     = (l.consumer, l.source, l.message_id, l.fingerprint)
-CROSS JOIN LATERAL (
-    SELECT t.top, (l.xmin::text::bigint - t.top % 4294967296 + 4294967296) % 4294967296 AS since
-    FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top) t
-) own
-WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
+VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestamp())
+ON CONFLICT DO NOTHING
+RETURNING set_config('application_name',
+              left(split_part(current_setting('application_name'), ' oncebox:', 1), 34) || ' oncebox:'
+              || set_config('oncebox.guard',
+                            coalesce(nullif(split_part(current_setting('oncebox.guard', true), '.', 1), ''), :token)
+                            || '.' || :serial, true), true)
 
 -- name: guard_claim_many
 -- guard_claim for a whole batch in one statement; sorted like claim_many.
-WITH incoming AS MATERIALIZED (
-    SELECT * FROM unnest(:source::text[], :message_id::text[], :type::text[], :fingerprint::bytea[])
-        AS r(source, message_id, type, fingerprint)
-), claimed AS (
-    INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
-    SELECT :consumer, r.source, r.message_id, r.type, r.fingerprint, statement_timestamp()
-    FROM incoming r
-    ORDER BY r.source, r.message_id
-    ON CONFLICT DO NOTHING
-    RETURNING source, message_id
-), mark AS MATERIALIZED (
-    SELECT set_config('oncebox.guard', m.value, true) AS value,
-           set_config('application_name', left(split_part(current_setting('application_name'), ' oncebox:', 1), 34)
-                      || ' oncebox:' || m.value, true) AS name
-    FROM (SELECT 1 FROM claimed LIMIT 1) any_claimed, (
-        SELECT coalesce(nullif(split_part(current_setting('oncebox.guard', true), '.', 1), ''), :token)
-               || '.' || :serial AS value
-    ) m
-)
-SELECT source, message_id, true AS first, ''::text AS type, ''::bytea AS fingerprint, 0::smallint AS state,
-       false AS lazy, false AS queued, NULL::text AS reason, NULL::bytea AS body, true AS ours, mark.value AS mark
-FROM claimed, mark WHERE mark.name IS NOT NULL
-UNION ALL
-SELECT l.source, l.message_id, false, l.type, l.fingerprint, l.state,
-       l.lazy AND l.received > statement_timestamp() - interval '1 minute',
-       q.seq IS NOT NULL, d.reason, r.body,
-       CASE WHEN own.since < 2147483648
-            THEN pg_xact_status((own.top + own.since)::text::xid8) = 'in progress' ELSE false END, ''
-FROM incoming i
-JOIN {p}ledger l ON l.consumer = :consumer AND l.source = i.source AND l.message_id = i.message_id
-LEFT JOIN {p}result r ON r.consumer = l.consumer AND r.source = l.source AND r.message_id = l.message_id
-LEFT JOIN {p}queue q ON q.seq = l.seq
-LEFT JOIN {p}dead d ON d.consumer = l.consumer AND d.source = l.source
-                   AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint
+INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
+SELECT :consumer, r.source, r.message_id, r.type, r.fingerprint, statement_timestamp()
+FROM unnest(:source::text[], :message_id::text[], :type::text[], :fingerprint::bytea[])
+    AS r(source, message_id, type, fingerprint)
+ORDER BY r.source, r.message_id
+ON CONFLICT DO NOTHING
+RETURNING source, message_id, set_config('application_name',
+              left(split_part(current_setting('application_name'), ' oncebox:', 1), 34) || ' oncebox:'
+              || set_config('oncebox.guard',
+                            coalesce(nullif(split_part(current_setting('oncebox.guard', true), '.', 1), ''), :token)
+                            || '.' || :serial, true), true)
+
+-- name: guard_lookup
+-- lookup, and whether the row is this transaction's own: visible, while the transaction that wrote it
+-- is still in progress. A savepoint's rows carry an id of their own, after the transaction's.
+SELECT x.* FROM unnest(:source::text[], :message_id::text[]) AS k(source, message_id)
 CROSS JOIN LATERAL (
-    SELECT t.top, (l.xmin::text::bigint - t.top % 4294967296 + 4294967296) % 4294967296 AS since
-    FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top) t
-) own
+    SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,
+           l.lazy AND l.received > statement_timestamp() - interval '1 minute' AS lazy,
+           EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq) AS queued,
+           (SELECT d.reason FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
+            AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint) AS reason,
+           (SELECT r.body FROM {p}result r WHERE r.consumer = l.consumer AND r.source = l.source
+            AND r.message_id = l.message_id) AS body,
+           CASE WHEN own.since < 2147483648
+                THEN pg_xact_status((own.top + own.since)::text::xid8) = 'in progress' ELSE false END AS ours
+    FROM {p}ledger l
+    CROSS JOIN LATERAL (
+        SELECT t.top, (l.xmin::text::bigint - t.top % 4294967296 + 4294967296) % 4294967296 AS since
+        FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS top) t
+    ) own
+    WHERE l.consumer = :consumer AND l.source = k.source AND l.message_id = k.message_id
+    OFFSET 0
+) x
 
 -- name: mark_unfinished
 -- The guard's body raised. If the user commits all the same, the next delivery must not be told

@@ -11,19 +11,31 @@ ON CONFLICT DO NOTHING
 RETURNING source, message_id
 
 -- name: guard_claim
--- Differs by necessity: no INSERT in a CTE, so the flow asks `lookup` when nothing comes back; and
--- no mark, so the flow sets a savepoint. Same columns as elsewhere.
+-- Differs by necessity: there are no settings to mark a transaction with, so the mark is empty and
+-- the flow sets a savepoint.
 INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, received, finished)
 VALUES (:consumer, :source, :message_id, :type, :fingerprint, {now}, {now})
 ON CONFLICT DO NOTHING
-RETURNING 1, '', x'', 0, 0, 0, NULL, NULL, 1, ''
+RETURNING ''
 
 -- name: guard_claim_many
 -- each: run once per row.
 INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, received, finished)
 VALUES (:consumer, :source, :message_id, :type, :fingerprint, {now}, {now})
 ON CONFLICT DO NOTHING
-RETURNING source, message_id, 1, '', x'', 0, 0, 0, NULL, NULL, 1, ''
+RETURNING source, message_id, ''
+
+-- name: guard_lookup
+-- each: run once per row. Whose transaction wrote it can't be asked here: the last column is NULL.
+SELECT l.source, l.message_id, l.type, l.fingerprint, l.state,
+       l.lazy AND l.received > {now} - 60000000 AS lazy,
+       q.seq IS NOT NULL AS queued, d.reason, r.body, NULL AS ours
+FROM {p}ledger l
+LEFT JOIN {p}queue q ON q.seq = l.seq
+LEFT JOIN {p}dead d ON d.consumer = l.consumer AND d.source = l.source
+                   AND d.message_id = l.message_id AND d.fingerprint = l.fingerprint
+LEFT JOIN {p}result r ON r.consumer = l.consumer AND r.source = l.source AND r.message_id = l.message_id
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
 
 -- name: mark_unfinished
 UPDATE {p}ledger SET state = 1
