@@ -6,7 +6,6 @@ A relay that stalls past its lease can only send something a second time, with t
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 
 from oncebox import errors
 from oncebox.codec import describe_error, unpack_headers
-from oncebox.core.outgoing import SLOTS
+from oncebox.core.outgoing import SLOTS, slot_of
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Call, Op, Publish, Side
 from oncebox.message import Message
@@ -23,6 +22,8 @@ from oncebox.policy import Backoff
 TAKE_MAX = 500
 RETRY = Backoff(attempts=20, base_seconds=0.2, max_seconds=60.0)
 """When a refused message is tried again, and when it is parked."""
+AWAY = (errors.BrokerUnavailable, errors.QueueFull)
+"""No fault of the message: it is tried again for as long as it takes."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -46,7 +47,6 @@ class Relaying:
         lease_seconds: float = 10.0,
         keep_seconds: float = 0.0,
         retry: Backoff = RETRY,
-        jitter: random.Random | None = None,
     ) -> None:
         self.queries = queries
         self.relay = relay
@@ -54,7 +54,6 @@ class Relaying:
         self.keep_seconds = keep_seconds
         """How long published rows are kept; 0 deletes them at once."""
         self.retry = retry
-        self.jitter = jitter or random.Random()
         self.slots: list[int] = []
 
 
@@ -80,28 +79,45 @@ def release(relaying: Relaying) -> Op[None]:
     yield Side(Call(relaying.queries.relay_leave, {"relay": relaying.relay}))
 
 
-def relay(relaying: Relaying, *, keeps_order: bool = False, limit: int = TAKE_MAX) -> Op[int]:
-    """Publish what is due in this relay's slots. Returns how many rows it dealt with.
-
-    Unless the sink keeps order, one message of a key is out at a time: each round holds the next of
-    every key, and a key whose message was not confirmed is left for another try.
-    """
+def take(relaying: Relaying, *, away: Sequence[str] = (), limit: int = TAKE_MAX) -> Op[list[Outgoing]]:
+    """What is due in this relay's slots, but for types that are `away`: their sink is busy or gone."""
     if not relaying.slots:
-        return 0
-    params = {"slots": relaying.slots, "limit": limit}
+        return []
+    params = {"slots": relaying.slots, "away": list(away), "limit": limit}
     rows = [_outgoing(row) for row in (yield Side(Call(relaying.queries.outbox_take, params)))]
     if any(row.lazy for row in rows):
         # Seen is not durable: a row of a lazy transaction must be on disk before it leaves.
         yield Side(Call(relaying.queries.outbox_flush, {}))
+    return rows
+
+
+def send(relaying: Relaying, rows: Sequence[Outgoing], *, keeps_order: bool = False) -> Op[bool]:
+    """Publish these rows and settle each by its confirmation. False when their broker takes nothing now.
+
+    Unless the sink keeps order, one message of a key is out at a time: each round holds the next of
+    every key, and a key whose message was not confirmed is left for another try. A slot that has gone
+    to another relay meanwhile takes its rows along.
+    """
     failed: set[str] = set()
-    left = rows
+    left = list(rows)
+    taken = away = False
     while left:
         batch, left = (left, []) if keeps_order else heads(left)
-        batch = [row for row in batch if row.message.key not in failed]
+        batch = [
+            row for row in batch if row.message.key not in failed and slot_of(row.message) in relaying.slots
+        ]
         if batch:
             replies = yield from _publish(batch)
+            taken |= None in replies
+            away |= any(isinstance(reply, AWAY) for reply in replies)
             failed |= yield from _settle(relaying, batch, replies)
-    return len(rows)
+    return taken or not away
+
+
+def park(relaying: Relaying, rows: Sequence[Outgoing], error: BaseException) -> Op[None]:
+    """Keep rows that no sink will ever take for a person."""
+    params = {"seqs": [row.seq for row in rows], "error": _text(error)}
+    yield Side(Call(relaying.queries.outbox_park, params))
 
 
 def heads(rows: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
@@ -136,22 +152,31 @@ def _settle(relaying: Relaying, batch: list[Outgoing], replies: list[BaseExcepti
         query = queries.outbox_keep if relaying.keep_seconds else queries.outbox_drop
         yield Side(Call(query, {"seqs": confirmed}))
     failed: set[str] = set()
+    parked: dict[str, list[int]] = {}
+    again: dict[tuple[str, int], list[int]] = {}
     for row, reply in zip(batch, replies, strict=True):
         if reply is None:
             continue
-        text = describe_error(reply)
-        params: dict[str, Any] = {"seq": row.seq, "error": f"{text.type}: {text.message}"}
         attempts = row.attempts + 1
-        unreachable = isinstance(reply, errors.BrokerUnavailable)
         refused = isinstance(reply, errors.OnceboxError) and not reply.retryable
-        if refused or (attempts >= relaying.retry.attempts and not unreachable):
-            yield Side(Call(queries.outbox_park, params))
+        if refused or (attempts >= relaying.retry.attempts and not isinstance(reply, AWAY)):
+            parked.setdefault(_text(reply), []).append(row.seq)
             continue
-        seconds = relaying.retry.delay_seconds(min(attempts, 30), relaying.jitter)
-        yield Side(Call(queries.outbox_fail, {**params, "seconds": seconds}))
+        again.setdefault((_text(reply), attempts), []).append(row.seq)
         if row.message.key is not None:
             failed.add(row.message.key)
+    for error, seqs in parked.items():
+        yield Side(Call(queries.outbox_park, {"seqs": seqs, "error": error}))
+    for (error, attempts), seqs in again.items():
+        # Each row draws its own delay up to the ceiling, so that a batch which failed for one of them falls apart.
+        params = {"seqs": seqs, "error": error, "seconds": relaying.retry.ceiling_seconds(attempts)}
+        yield Side(Call(queries.outbox_fail, params))
     return failed
+
+
+def _text(error: BaseException) -> str:
+    text = describe_error(error)
+    return f"{text.type}: {text.message}"
 
 
 def _outgoing(row: Sequence[Any]) -> Outgoing:

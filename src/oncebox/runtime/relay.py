@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import logging
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncebox.brokers.contract import Sink
 from oncebox.core import relay as flow
 from oncebox.core.relay import Outgoing, Relaying
 from oncebox.core.run import run_async
 from oncebox.core.steps import Call, Op, Publish, Side, Step
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
-from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError, UsageError
+from oncebox.errors import DatabaseUnavailable, UsageError
+from oncebox.runtime.lanes import Lane, Lanes, Routes, routes
 from oncebox.runtime.sessions import finished
 from oncebox.runtime.workers import pause_seconds
+
+__all__ = ["Bell", "Relay", "Routes", "listen", "routes"]
 
 log = logging.getLogger("oncebox")
 
 POLL_SECONDS = 0.5
-PUBLISH_TIMEOUT_SECONDS = 30.0
+CLOSE_SECONDS = 2.0
+"""How long a relay that stops waits for confirmations; what is not confirmed by then is sent again."""
 CHANNEL = "oncebox_outbox"
-
-Routes = tuple[tuple[str, Sink], ...]
-
-
-def routes(sink: Sink | Mapping[str, Sink] | None) -> Routes:
-    """(type pattern, sink) in the order they are tried."""
-    if sink is None:
-        return ()
-    if isinstance(sink, Mapping):
-        if not all(sink):
-            raise ConfigError("sink={…} maps type patterns such as 'payment.*' to sinks")
-        return tuple(sink.items())
-    return (("*", sink),)
 
 
 class Bell:
@@ -80,114 +68,152 @@ class Relay:
         keep_seconds: float = 0.0,
     ) -> None:
         self.database = database
-        self.sinks = sinks
+        self.lanes = Lanes(sinks)
         self.bell = bell
         self.relaying = Relaying(
             database.queries, name, lease_seconds=lease_seconds, keep_seconds=keep_seconds
         )
         self._session: Session | None = None
+        self._turns = asyncio.Lock()
+        """One statement at a time: lanes settle while others are filled."""
         self._leased_until = 0.0
         self._swept = time.monotonic()
 
     async def open(self) -> None:
         """Open every sink; what a topology check says is raised."""
-        for _, sink in self.sinks:
-            await sink.open()
+        for lane in self.lanes.all:
+            await lane.sink.open()
 
     async def close(self) -> None:
-        """Give the slots back, then let sinks and connection go."""
+        """Wait a moment for what is on its way, give the slots back, then let sinks and connection go."""
         try:
+            if tasks := self._tasks():
+                await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            await self._abandon()
             if self._session is not None:
                 await self._run(flow.release(self.relaying))
         except Exception as error:
             log.debug("slots were not given back: %s", error)
         finally:
-            if self._session is not None:
-                await finished(self._session.close())
-                self._session = None
-            for _, sink in self.sinks:
-                await sink.close()
+            await self._disconnect()
+            for lane in self.lanes.all:
+                await lane.sink.close()
 
     async def run(self) -> None:
         """Publish what is due, until cancelled."""
         lost = 0
         while True:
             try:
-                busy = await self.turn()
+                busy = await self.step()
                 lost = 0
             except Exception as error:
                 lost += 1
                 if lost in (1, 5) or lost % 30 == 0:
                     log.warning("relay: %s; trying again (%d)", error, lost)
-                if self._session is not None:
-                    await finished(self._session.close())
-                    self._session = None
-                self._leased_until = 0.0
+                await self._abandon()
+                await self._disconnect()
                 await asyncio.sleep(pause_seconds(lost))
                 continue
             if not busy:
-                await self.bell.wait(POLL_SECONDS)
+                await self.bell.wait(self.lanes.wait_seconds(POLL_SECONDS))
 
     async def turn(self) -> int:
-        """Renew the lease when a third of it is gone, then publish a batch. How many rows there were."""
+        """One step, and all that it set going. How many rows there were."""
+        count = await self.step()
+        if tasks := self._tasks():
+            await asyncio.wait(tasks)
+        self._collect()
+        return count
+
+    async def step(self) -> int:
+        """Renew the lease when a third of it is gone, then take a batch and hand it to its lanes.
+
+        How many rows were dealt with; does not wait for any sink. Raises what a lane could not write down.
+        """
+        self._collect()
         if self._session is None:
             self._session = await self.database.connect_async(Settings())
         now = time.monotonic()
         if now > self._leased_until:
             self._leased_until = now + self.relaying.lease_seconds / 3
             await self._run(flow.lease(self.relaying))
-        count: int = await self._run(flow.relay(self.relaying))
+        count = 0
+        if any(lane.away_seconds <= 0 for lane in self.lanes.all):
+            count = await self._take()
         if self.relaying.keep_seconds and now - self._swept > 10:
             self._swept = now
             params = {"seconds": self.relaying.keep_seconds, "limit": 1000}
-            await finished(self._session.side(Call(self.database.queries.outbox_sweep, params)))
+            await self._side(Call(self.database.queries.outbox_sweep, params))
         return count
+
+    async def _take(self) -> int:
+        away = self.lanes.away()
+        rows: list[Outgoing] = await self._run(flow.take(self.relaying, away=away))
+        groups: dict[Lane, list[Outgoing]] = {}
+        count = 0
+        for row in rows:
+            kind = row.message.type
+            known = self.lanes.knows(kind)
+            lane = self.lanes.of(kind)
+            if lane is None:
+                error = UsageError(f"no sink for type {kind!r}; add a pattern to App(sink=…)")
+                await self._run(flow.park(self.relaying, [row], error))
+                count += 1
+            elif lane.away_seconds <= 0:
+                groups.setdefault(lane, []).append(row)
+                count += 1
+            else:
+                # Seen for the first time while its sink is away: the next look leaves it out.
+                count += not known
+        for lane, batch in groups.items():
+            task = lane.start(self._send(lane, batch), self.lanes.pause)
+            task.add_done_callback(lambda _: self.bell.ring())
+        return count
+
+    async def _send(self, lane: Lane, batch: list[Outgoing]) -> bool:
+        def perform(step: Step) -> Any:
+            return lane.publish(step.outgoing) if isinstance(step, Publish) else self._perform(step)
+
+        return await run_async(flow.send(self.relaying, batch, keeps_order=lane.keeps_order), perform)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [lane.task for lane in self.lanes.all if lane.task is not None]
+
+    def _collect(self) -> None:
+        """Free the lanes whose batch is through; what went wrong in one is raised."""
+        done = [task for task in self._tasks() if task.done()]
+        for lane in self.lanes.all:
+            lane.task = None if lane.task in done else lane.task
+        for task in done:
+            task.result()
+
+    async def _abandon(self) -> None:
+        """Stop what is on its way. What was not marked is sent again, with the same id."""
+        tasks = self._tasks()
+        for lane in self.lanes.all:
+            lane.task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        self._leased_until = 0.0
+        if session is not None:
+            await finished(session.close())
 
     async def _run(self, op: Op[Any]) -> Any:
         return await run_async(op, self._perform)
 
     def _perform(self, step: Step) -> Any:
-        if isinstance(step, Side):
-            assert self._session is not None
-            return self._session.side(step.call)
-        assert isinstance(step, Publish)
-        return self._publish(step.outgoing)
+        assert isinstance(step, Side)
+        return self._side(step.call)
 
-    async def _publish(self, batch: Sequence[Outgoing]) -> list[BaseException | None]:
-        """Each message to the first sink whose pattern fits; confirmations in the batch's order."""
-        replies: list[BaseException | None] = [None] * len(batch)
-        groups: dict[int, list[int]] = {}
-        for number, row in enumerate(batch):
-            found = self._route(row.message.type)
-            if found is None:
-                replies[number] = UsageError(
-                    f"no sink for type {row.message.type!r}; add a pattern to App(sink=…)"
-                )
-            else:
-                groups.setdefault(found, []).append(number)
-
-        async def publish(which: int, numbers: list[int]) -> None:
-            sink = self.sinks[which][1]
-            try:
-                async with asyncio.timeout(PUBLISH_TIMEOUT_SECONDS):
-                    answers = await sink.publish([batch[number].message for number in numbers])
-                if len(answers) != len(numbers):
-                    raise BrokerError(f"sink {sink.name} did not answer for every message")
-            except TimeoutError:
-                answers = [BrokerUnavailable(f"sink {sink.name} did not confirm in time")] * len(numbers)
-            except Exception as error:
-                answers = [error] * len(numbers)
-            for number, answer in zip(numbers, answers, strict=True):
-                replies[number] = answer
-
-        await asyncio.gather(*(publish(which, numbers) for which, numbers in groups.items()))
-        return replies
-
-    def _route(self, kind: str) -> int | None:
-        for number, (pattern, _) in enumerate(self.sinks):
-            if fnmatch.fnmatchcase(kind, pattern):
-                return number
-        return None
+    async def _side(self, call: Call) -> Any:
+        async with self._turns:
+            if self._session is None:
+                raise DatabaseUnavailable("the relay has lost its connection")
+            return await finished(self._session.side(call))
 
 
 async def listen(database: Database, bell: Bell) -> None:

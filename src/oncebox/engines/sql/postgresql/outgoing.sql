@@ -77,14 +77,16 @@ UPDATE {p}slot SET relay = '', until = '-infinity'
 WHERE relay = :relay AND slot < 32 AND slot <> ALL(:keep::smallint[])
 
 -- name: outbox_take
--- By state, in order. A key whose head waits for another try waits as a whole.
+-- By state, in order. A key whose head waits for another try waits as a whole; a head whose sink is away
+-- holds up nothing that goes elsewhere.
 SELECT seq, id, source, type, topic, key, payload, headers, content_type, attempts, lazy
 FROM {p}outbox
 WHERE state = 0 AND slot = ANY(:slots::smallint[]) AND due <= statement_timestamp()
+  AND type <> ALL(:away::text[])
   AND (key IS NULL OR key NOT IN (
       SELECT f.key FROM {p}outbox f
       WHERE f.state = 0 AND f.attempts > 0 AND f.slot = ANY(:slots::smallint[])
-        AND f.due > statement_timestamp() AND f.key IS NOT NULL))
+        AND f.due > statement_timestamp() AND f.key IS NOT NULL AND f.type <> ALL(:away::text[])))
 ORDER BY seq
 LIMIT :limit
 
@@ -100,13 +102,13 @@ UPDATE {p}outbox SET state = 1, settled = clock_timestamp() WHERE seq = ANY(:seq
 
 -- name: outbox_fail
 UPDATE {p}outbox SET attempts = attempts + 1, error = :error,
-    due = clock_timestamp() + :seconds::float8 * interval '1 second'
-WHERE seq = :seq AND state = 0
+    due = clock_timestamp() + random() * :seconds::float8 * interval '1 second'
+WHERE seq = ANY(:seqs::bigint[]) AND state = 0
 
 -- name: outbox_park
 -- Not what another relay has published meanwhile.
 UPDATE {p}outbox SET attempts = attempts + 1, state = 2, error = :error, settled = clock_timestamp()
-WHERE seq = :seq AND state = 0
+WHERE seq = ANY(:seqs::bigint[]) AND state = 0
 
 -- name: outbox_sweep
 -- Published rows past their time; bounded, each run its own transaction.
@@ -174,9 +176,9 @@ FOR UPDATE OF q
 -- name: exhume
 -- A dead message back in the queue, in its old place, with a fresh budget. `unbury` goes with it.
 INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers,
-    content_type, provenance, received, due)
+    content_type, provenance, received, due, lane, version, turn)
 SELECT seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-    received, statement_timestamp()
+    received, statement_timestamp(), lane, version, lane IS NULL
 FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
 ON CONFLICT DO NOTHING
 

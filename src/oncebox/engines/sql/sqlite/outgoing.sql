@@ -53,10 +53,11 @@ WHERE relay = :relay AND slot < 32 AND slot NOT IN (SELECT value FROM json_each(
 SELECT seq, id, source, type, topic, key, payload, headers, content_type, attempts, lazy
 FROM {p}outbox
 WHERE state = 0 AND slot IN (SELECT value FROM json_each(:slots)) AND due <= {now}
+  AND type NOT IN (SELECT value FROM json_each(:away))
   AND (key IS NULL OR key NOT IN (
       SELECT f.key FROM {p}outbox f
       WHERE f.state = 0 AND f.attempts > 0 AND f.slot IN (SELECT value FROM json_each(:slots))
-        AND f.due > {now} AND f.key IS NOT NULL))
+        AND f.due > {now} AND f.key IS NOT NULL AND f.type NOT IN (SELECT value FROM json_each(:away))))
 ORDER BY seq
 LIMIT :limit
 
@@ -71,12 +72,13 @@ DELETE FROM {p}outbox WHERE seq IN (SELECT value FROM json_each(:seqs))
 UPDATE {p}outbox SET state = 1, settled = {now} WHERE seq IN (SELECT value FROM json_each(:seqs))
 
 -- name: outbox_fail
-UPDATE {p}outbox SET attempts = attempts + 1, error = :error, due = {now} + CAST(:seconds * 1000000 AS INTEGER)
-WHERE seq = :seq AND state = 0
+UPDATE {p}outbox SET attempts = attempts + 1, error = :error,
+    due = {now} + CAST((random() / 18446744073709551616.0 + 0.5) * :seconds * 1000000 AS INTEGER)
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 0
 
 -- name: outbox_park
 UPDATE {p}outbox SET attempts = attempts + 1, state = 2, error = :error, settled = {now}
-WHERE seq = :seq AND state = 0
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 0
 
 -- name: outbox_sweep
 DELETE FROM {p}outbox WHERE seq IN (
@@ -135,9 +137,9 @@ WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_
 -- name: exhume
 -- A dead message back in the queue, in its old place, with a fresh budget. `unbury` goes with it.
 INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers,
-    content_type, provenance, received, due)
+    content_type, provenance, received, due, lane, version, turn)
 SELECT seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-    received, {now}
+    received, {now}, lane, version, lane IS NULL
 FROM {p}dead WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
 ON CONFLICT DO NOTHING
 
