@@ -11,6 +11,7 @@ from oncebox.core.work import Item, Work
 from tests.core.kit import Shop, event
 
 AT_ONCE = Backoff(attempts=4, base_seconds=0, max_seconds=0)
+POLICY = ("timeout", "retry", "lease_seconds", "concurrency")
 
 
 class Provider:
@@ -35,7 +36,7 @@ class Mailer:
     def __init__(self, shop: Shop, provider: Provider, **words: Any) -> None:
         self.shop = shop
         self.provider = provider
-        policy = {name: words.pop(name) for name in ("timeout", "retry") if name in words}
+        policy = {name: words.pop(name) for name in POLICY if name in words}
         self.consumer: Consumer = shop.consumer("mailer", mode="stored", **{"retry": AT_ONCE, **policy})
 
         async def waiting(message: Message, call: Call) -> Any:

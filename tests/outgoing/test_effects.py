@@ -1,24 +1,25 @@
 """External effects: started before the call, settled after it, unknown in between and never guessed."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from oncebox import Status
+from oncebox import Discard, Status
 from oncebox.core.effects import TWICE, Call
 from oncebox.errors import UnknownEffect
 from tests.core.fixtures import on, stored
 from tests.core.kit import Shop
 from tests.outgoing.calls import Mailer, Provider
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
 pytestmark = stored
 
 
 def raising(error: BaseException) -> Any:
-    def does(call: Any) -> Any:
+    def does(*_: Any) -> Any:
         raise error
 
     return does
@@ -157,8 +158,65 @@ async def test_a_hook_that_fails_is_charged_and_leads_to_no_call(shop: Shop) -> 
     await mailer.receive()
     for _ in range(4):
         await mailer.work()
-    assert (provider.times(), mailer.effect()) == (1, ("started", 1))
+    assert (provider.times(), mailer.effect()) == (1, ("parked", 1)), "no try is left: a person decides"
     assert [row[1] for row in shop.dead()] == ["exhausted"]
+
+
+async def test_a_hook_that_discards_settles_its_effect_too(shop: Shop) -> None:
+    provider = Provider()
+    provider.does = raising(TimeoutError())
+    mailer = Mailer(shop, provider, on_unknown="reconcile", reconcile=raising(Discard("order was cancelled")))
+    await mailer.receive()
+    await mailer.work()
+    (item,) = await mailer.work()
+    assert item.outcome is not None
+    assert (item.outcome.status, mailer.is_queued()) == (Status.DISCARDED, False)
+    assert (provider.times(), mailer.effect()) == (1, ("discarded", 1))
+    assert shop.rows(f"SELECT note FROM {shop.table('effect')}") == [("order was cancelled",)]
+
+
+async def test_a_hook_that_hangs_is_left_behind_and_charged(shop: Shop) -> None:
+    hanging = threading.Event()
+    await asked_in_vain(shop, lambda payload, call: hanging.wait(60))
+    hanging.set()
+
+
+@on("asyncpg")
+async def test_an_awaiting_hook_that_hangs_is_cancelled_and_charged(shop: Shop) -> None:
+    async def hook(payload: Any, call: Any) -> Any:
+        await asyncio.Event().wait()
+
+    await asked_in_vain(shop, hook)
+
+
+async def asked_in_vain(shop: Shop, hook: Any) -> None:
+    provider = Provider()
+    provider.does = raising(TimeoutError())
+    mailer = Mailer(shop, provider, on_unknown="reconcile", reconcile=hook, timeout=0.1)
+    await mailer.receive()
+    await mailer.work()
+    (item,) = await mailer.work()
+    assert item.outcome is not None
+    assert item.outcome.status is Status.RETRY
+    assert "the reconcile hook of id 'evt-1' ran longer than 0.1 s (policy word: timeout)" in str(
+        item.outcome.error
+    )
+    assert (provider.times(), mailer.effect(), mailer.is_queued()) == (1, ("started", 1), True)
+
+
+@on("psycopg")
+async def test_a_call_that_hangs_in_its_thread_gives_its_message_up(shop: Shop) -> None:
+    hanging = threading.Event()
+    provider = Provider()
+    provider.does = lambda call: hanging.wait(60)
+    mailer = Mailer(shop, provider, timeout=0.2, lease_seconds=0.6, concurrency=2)
+    await mailer.receive()
+    async with shop.app.running():
+        await eventually_async(lambda: mailer.effect() == ("parked", 1), 20)
+        assert [row[1] for row in shop.dead()] == ["unknown effect"]
+        hanging.set()
+        await eventually_async(lambda: mailer.effect() == ("done", 1), 20)
+    assert (provider.times(), shop.count("dead")) == (1, 0), "it came back after all: what is known is kept"
 
 
 @on("sqlite", "psycopg")

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from oncebox.core.relay import TAKE_MAX
 from oncebox.engines.queries import SQLITE_NOW
 from oncebox.errors import BrokerUnavailable, QueueFull
+from oncebox.runtime import relay as runtime
 from oncebox.runtime.relay import Relay
 from tests.core.fixtures import stored
 from tests.core.kit import Shop
@@ -14,6 +17,12 @@ from tests.outgoing.kit import ScriptedSink, outbox_ids, outbox_rows, put, relay
 from tests.waiting import eventually_async
 
 pytestmark = stored
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that hangs is not waited for when the test is over."""
+    monkeypatch.setattr(runtime, "CLOSE_SECONDS", 0.5)
 
 
 @asynccontextmanager

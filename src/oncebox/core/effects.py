@@ -160,9 +160,14 @@ def _finish(work: Work, item: Item, note: str) -> Op[None]:
 
 def _failed(work: Work, item: Item, error: Exception, *, unknown: bool) -> Op[None]:
     """Charged like any failure. An ordinary error says that the call did not happen; a timeout does not
-    say, so the row stays `started` and the next try finds it unknown."""
+    say, so the row stays `started` and the next try finds it unknown. Where no try is left, a person decides;
+    a hook that raised Discard has decided."""
     verdict, calls = charge_queued(work, item, error)
-    if not unknown:
+    if unknown and verdict.fate is not Fate.RETRY:
+        state = "discarded" if verdict.fate is Fate.DISCARDED else "parked"
+        note = str(verdict.reason) if verdict.fate is Fate.DISCARDED else f"unknown; {type(error).__name__}"
+        calls += (work.keyed(work.queries.effect_resolve, item, state=state, note=note),)
+    elif not unknown:
         calls += (
             work.keyed(
                 work.queries.effect_settle, item, token=item.token, state="failed", note=type(error).__name__

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from oncebox.core.queries import Queries
@@ -37,20 +39,27 @@ class Keeper(threading.Thread):
         self._database = database
         self._settings = settings
         self._beat_seconds = beat_seconds
-        self._leases: dict[str | None, tuple[Item, float]] = {}
-        """By token: two workers here may hold the same message, one of them too late."""
+        self._leases: dict[str | None, tuple[Item, float, float]] = {}
+        """By token (two workers here may hold the same message, one of them too late): the item, its lease,
+        and when to stop extending it."""
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._bell = threading.Event()
         self.first_beat = threading.Event()
 
-    def keeper_of(self, lease_seconds: float) -> Callable[[Item, bool], None]:
-        """How a worker says that an item's lease is to be kept, or no longer."""
+    def keeper_of(
+        self, lease_seconds: float, longest_seconds: float = math.inf
+    ) -> Callable[[Item, bool], None]:
+        """How a worker says that an item's lease is to be kept, or no longer.
+
+        Never for longer than `longest_seconds`: a call that hangs in a thread can't be stopped, but its
+        message must not hang with it.
+        """
 
         def keep(item: Item, on: bool) -> None:
             with self._lock:
                 if on:
-                    self._leases[item.token] = (item, lease_seconds)
+                    self._leases[item.token] = (item, lease_seconds, time.monotonic() + longest_seconds)
                 else:
                     self._leases.pop(item.token, None)
             if on and lease_seconds / 3 < self._beat_seconds:
@@ -98,14 +107,17 @@ class Keeper(threading.Thread):
 
     def _pause_seconds(self) -> float:
         with self._lock:
-            shortest = min((seconds for _, seconds in self._leases.values()), default=self._beat_seconds * 3)
+            shortest = min(
+                (seconds for _, seconds, _ in self._leases.values()), default=self._beat_seconds * 3
+            )
         return min(self._beat_seconds, shortest / 3)
 
     async def _beat(self, session: Session) -> None:
         params = {"id": self.worker, "host": socket.gethostname(), "pid": os.getpid()}
         await finished(session.side(Call(self._queries.heartbeat, params)))
         with self._lock:
-            leases = list(self._leases.values())
+            now = time.monotonic()
+            leases = [(item, seconds) for item, seconds, end in self._leases.values() if now < end]
         for seconds in {seconds for _, seconds in leases}:
             items = [item for item, lease in leases if lease == seconds]
             params = {"seqs": [item.seq for item in items], "tokens": [item.token for item in items]}

@@ -7,8 +7,12 @@ runner awaits them.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from oncebox import errors
@@ -20,6 +24,7 @@ from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
 from oncebox.message import Message
 from oncebox.runtime.sessions import finished
+from oncebox.runtime.signatures import is_coroutine_function
 from oncebox.runtime.watchdog import Watchdog
 
 CLAIM_CHECK = "oncebox-claim-check"
@@ -52,7 +57,7 @@ class Performer:
         self._perform: dict[type[Step], Callable[[Any], Any]] = {
             **database_steps(session),
             steps.Side: lambda step: side(step.call),
-            steps.Ask: self._ask,
+            steps.Ask: self._ask_async if is_async else self._ask,
             steps.Handle: self._handle_async if is_async else self._handle,
             steps.Next: lambda step: next_item(),
             steps.Settle: lambda step: settle(step.item),
@@ -153,11 +158,43 @@ class Performer:
         finally:
             _close(tx)
 
-    def _ask(self, step: steps.Ask) -> Any:
-        handler = step.item.handler
-        hook = handler.effect.reconcile
+    def _hook(self, step: steps.Ask) -> Callable[[], Any]:
         payload, _, call = self._arguments((step.item,))
-        return hook(payload, call) if hook is not None else None
+        return partial(step.item.handler.effect.reconcile, payload, call)
+
+    def _ask(self, step: steps.Ask) -> Any:
+        """In a thread of its own: a hook that hangs is left behind, and the worker goes on."""
+        answer: Future[Any] = Future()
+        context, hook = contextvars.copy_context(), self._hook(step)
+
+        def ask() -> None:
+            try:
+                answer.set_result(context.run(hook))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="oncebox-reconcile", daemon=True).start()
+        if not wait([answer], self.timeout_seconds).done:
+            raise self._late_hook(step)
+        return answer.result()
+
+    async def _ask_async(self, step: steps.Ask) -> Any:
+        if not is_coroutine_function(step.item.handler.effect.reconcile):
+            return await asyncio.to_thread(self._ask, step)
+        limit = asyncio.timeout(self.timeout_seconds)
+        try:
+            async with limit:
+                return await self._hook(step)()
+        except TimeoutError as error:
+            if limit.expired():
+                raise self._late_hook(step) from error
+            raise
+
+    def _late_hook(self, step: steps.Ask) -> errors.HandlerTimeout:
+        return errors.HandlerTimeout(
+            f"consumer {self.work.consumer!r}: the reconcile hook of id {step.item.message.id!r} ran longer than "
+            f"{self.timeout_seconds:g} s (policy word: timeout)"
+        )
 
     def _explain(self, error: BaseException) -> BaseException:
         if isinstance(error, SystemExit):

@@ -159,7 +159,8 @@ class Running:
             connection_settings(member.policy),
             self.side if is_async else self.thread_side,
             settled,
-            self.keeper.keeper_of(member.policy.lease_seconds),
+            # Twice: a reconcile hook has its time before the call has its own.
+            self.keeper.keeper_of(member.policy.lease_seconds, 2 * member.policy.timeout_seconds),
             self.load,
             self._watchdog,
             lost,
