@@ -75,7 +75,7 @@ async def relay(
         shop.app.database, routes(sink), name, Bell(), lease_seconds=lease_seconds, keep_seconds=keep_seconds
     )
     made.relaying.retry = retry
-    made.lanes.pause = lambda losses: 0.0
+    made.pipes.pause = lambda losses: 0.0
     await made.open()
     try:
         yield made

@@ -117,10 +117,10 @@ async def test_killed_before_or_after_any_step_every_row_is_published_and_none_u
     number, reached = 0, True
     async with relay(shop, sink) as it:
         await it.turn()
-        (lane,) = it.lanes.all
+        (pipe,) = it.pipes.all
 
         def perform(step: Step) -> Any:
-            return lane.publish(step.outgoing) if isinstance(step, Publish) else it._perform(step)
+            return pipe.publish(step.outgoing) if isinstance(step, Publish) else it._perform(step)
 
         while reached:
             number += 1

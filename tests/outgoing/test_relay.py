@@ -8,7 +8,7 @@ import pytest
 from oncebox.brokers.memory import Memory
 from oncebox.errors import BrokerError, BrokerUnavailable, MessageError
 from oncebox.policy import Backoff
-from oncebox.runtime import lanes
+from oncebox.runtime import pipes
 from oncebox.runtime import relay as runtime
 from tests.core.fixtures import stored
 from tests.core.kit import Shop
@@ -63,7 +63,7 @@ async def test_a_batch_confirmed_in_part_keeps_the_rest_with_their_ids(
 async def test_a_sink_in_trouble_confirms_nothing_and_all_is_sent_again(
     shop: Shop, sink: ScriptedSink, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "PUBLISH_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(pipes, "PUBLISH_TIMEOUT_SECONDS", 0.05)
     setattr(sink, trouble, BrokerUnavailable("gone") if trouble == "raises" else True)
     put(shop, "a", "b")
     async with relay(shop, sink) as it:

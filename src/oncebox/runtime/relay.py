@@ -14,7 +14,7 @@ from oncebox.core.steps import Call, Op, Publish, Side, Step
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
 from oncebox.errors import DatabaseUnavailable, UsageError
-from oncebox.runtime.lanes import Lane, Lanes, Routes, routes
+from oncebox.runtime.pipes import Pipe, Pipes, Routes, routes
 from oncebox.runtime.sessions import finished
 from oncebox.runtime.workers import pause_seconds
 
@@ -68,21 +68,21 @@ class Relay:
         keep_seconds: float = 0.0,
     ) -> None:
         self.database = database
-        self.lanes = Lanes(sinks)
+        self.pipes = Pipes(sinks)
         self.bell = bell
         self.relaying = Relaying(
             database.queries, name, lease_seconds=lease_seconds, keep_seconds=keep_seconds
         )
         self._session: Session | None = None
         self._turns = asyncio.Lock()
-        """One statement at a time: lanes settle while others are filled."""
+        """One statement at a time: pipes settle while others are filled."""
         self._leased_until = 0.0
         self._swept = time.monotonic()
 
     async def open(self) -> None:
         """Open every sink; what a topology check says is raised."""
-        for lane in self.lanes.all:
-            await lane.sink.open()
+        for pipe in self.pipes.all:
+            await pipe.sink.open()
 
     async def close(self) -> None:
         """Wait a moment for what is on its way, give the slots back, then let sinks and connection go."""
@@ -96,8 +96,8 @@ class Relay:
             log.debug("slots were not given back: %s", error)
         finally:
             await self._disconnect()
-            for lane in self.lanes.all:
-                await lane.sink.close()
+            for pipe in self.pipes.all:
+                await pipe.sink.close()
 
     async def run(self) -> None:
         """Publish what is due, until cancelled."""
@@ -115,7 +115,7 @@ class Relay:
                 await asyncio.sleep(pause_seconds(lost))
                 continue
             if not busy:
-                await self.bell.wait(self.lanes.wait_seconds(POLL_SECONDS))
+                await self.bell.wait(self.pipes.wait_seconds(POLL_SECONDS))
 
     async def turn(self) -> int:
         """One step, and all that it set going. How many rows there were."""
@@ -126,9 +126,9 @@ class Relay:
         return count
 
     async def step(self) -> int:
-        """Renew the lease when a third of it is gone, then take a batch and hand it to its lanes.
+        """Renew the lease when a third of it is gone, then take a batch and hand it to its pipes.
 
-        How many rows were dealt with; does not wait for any sink. Raises what a lane could not write down.
+        How many rows were dealt with; does not wait for any sink. Raises what a pipe could not write down.
         """
         self._collect()
         if self._session is None:
@@ -138,7 +138,7 @@ class Relay:
             self._leased_until = now + self.relaying.lease_seconds / 3
             await self._run(flow.lease(self.relaying))
         count = 0
-        if any(lane.away_seconds <= 0 for lane in self.lanes.all):
+        if any(pipe.away_seconds <= 0 for pipe in self.pipes.all):
             count = await self._take()
         if self.relaying.keep_seconds and now - self._swept > 10:
             self._swept = now
@@ -147,51 +147,51 @@ class Relay:
         return count
 
     async def _take(self) -> int:
-        away = self.lanes.away()
+        away = self.pipes.away()
         rows: list[Outgoing] = await self._run(flow.take(self.relaying, away=away))
-        groups: dict[Lane, list[Outgoing]] = {}
+        groups: dict[Pipe, list[Outgoing]] = {}
         count = 0
         for row in rows:
             kind = row.message.type
-            known = self.lanes.knows(kind)
-            lane = self.lanes.of(kind)
-            if lane is None:
+            known = self.pipes.knows(kind)
+            pipe = self.pipes.of(kind)
+            if pipe is None:
                 error = UsageError(f"no sink for type {kind!r}; add a pattern to App(sink=…)")
                 await self._run(flow.park(self.relaying, [row], error))
                 count += 1
-            elif lane.away_seconds <= 0:
-                groups.setdefault(lane, []).append(row)
+            elif pipe.away_seconds <= 0:
+                groups.setdefault(pipe, []).append(row)
                 count += 1
             else:
                 # Seen for the first time while its sink is away: the next look leaves it out.
                 count += not known
-        for lane, batch in groups.items():
-            task = lane.start(self._send(lane, batch), self.lanes.pause)
+        for pipe, batch in groups.items():
+            task = pipe.start(self._send(pipe, batch), self.pipes.pause)
             task.add_done_callback(lambda _: self.bell.ring())
         return count
 
-    async def _send(self, lane: Lane, batch: list[Outgoing]) -> bool:
+    async def _send(self, pipe: Pipe, batch: list[Outgoing]) -> bool:
         def perform(step: Step) -> Any:
-            return lane.publish(step.outgoing) if isinstance(step, Publish) else self._perform(step)
+            return pipe.publish(step.outgoing) if isinstance(step, Publish) else self._perform(step)
 
-        return await run_async(flow.send(self.relaying, batch, keeps_order=lane.keeps_order), perform)
+        return await run_async(flow.send(self.relaying, batch, keeps_order=pipe.keeps_order), perform)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [lane.task for lane in self.lanes.all if lane.task is not None]
+        return [pipe.task for pipe in self.pipes.all if pipe.task is not None]
 
     def _collect(self) -> None:
-        """Free the lanes whose batch is through; what went wrong in one is raised."""
+        """Free the pipes whose batch is through; what went wrong in one is raised."""
         done = [task for task in self._tasks() if task.done()]
-        for lane in self.lanes.all:
-            lane.task = None if lane.task in done else lane.task
+        for pipe in self.pipes.all:
+            pipe.task = None if pipe.task in done else pipe.task
         for task in done:
             task.result()
 
     async def _abandon(self) -> None:
         """Stop what is on its way. What was not marked is sent again, with the same id."""
         tasks = self._tasks()
-        for lane in self.lanes.all:
-            lane.task = None
+        for pipe in self.pipes.all:
+            pipe.task = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""One lane per sink: a sink that is slow, hangs or is gone holds up nobody's messages but its own."""
+"""One pipe per sink: a sink that is slow, hangs or is gone holds up nobody's messages but its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def routes(sink: Sink | Mapping[str, Sink] | None) -> Routes:
     return (("*", sink),)
 
 
-class Lane:
+class Pipe:
     """A sink, and the one batch that is on its way to it."""
 
     def __init__(self, sink: Sink) -> None:
@@ -74,23 +74,23 @@ class Lane:
         return answers
 
 
-class Lanes:
+class Pipes:
     """Every sink of a relay, and which type goes to which."""
 
     def __init__(self, sinks: Routes) -> None:
         self._patterns = [pattern for pattern, _ in sinks]
-        by_sink = {id(sink): Lane(sink) for _, sink in sinks}
+        by_sink = {id(sink): Pipe(sink) for _, sink in sinks}
         self._routes = [by_sink[id(sink)] for _, sink in sinks]
         self.all = list(by_sink.values())
         self.pause: Callable[[int], float] = pause_seconds
-        self._known: dict[str, Lane | None] = {}
+        self._known: dict[str, Pipe | None] = {}
 
-    def of(self, kind: str) -> Lane | None:
-        """The lane of the first pattern that fits this type; None when none does."""
+    def of(self, kind: str) -> Pipe | None:
+        """The pipe of the first pattern that fits this type; None when none does."""
         if kind not in self._known:
             if len(self._known) >= TYPES_MAX:
                 self._known.clear()
-            fits = (lane for pattern, lane in self._pairs() if fnmatch.fnmatchcase(kind, pattern))
+            fits = (pipe for pattern, pipe in self._pairs() if fnmatch.fnmatchcase(kind, pattern))
             self._known[kind] = next(fits, None)
         return self._known[kind]
 
@@ -100,11 +100,11 @@ class Lanes:
 
     def away(self) -> list[str]:
         """Known types that are not to be taken now."""
-        return [kind for kind, lane in self._known.items() if lane is not None and lane.away_seconds > 0]
+        return [kind for kind, pipe in self._known.items() if pipe is not None and pipe.away_seconds > 0]
 
     def wait_seconds(self, longest: float) -> float:
-        """How long until a lane's pause is over, `longest` at most."""
-        return min(longest, *(seconds for lane in self.all if (seconds := lane.away_seconds) > 0), longest)
+        """How long until a pipe's pause is over, `longest` at most."""
+        return min(longest, *(seconds for pipe in self.all if (seconds := pipe.away_seconds) > 0), longest)
 
-    def _pairs(self) -> list[tuple[str, Lane]]:
+    def _pairs(self) -> list[tuple[str, Pipe]]:
         return list(zip(self._patterns, self._routes, strict=True))

@@ -1,4 +1,4 @@
-"""A lane per sink: one that hangs or is gone holds up nobody else, keeps its lease, and is left in peace."""
+"""A pipe per sink: one that hangs or is gone holds up nobody else, keeps its lease, and is left in peace."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def test_a_key_waits_for_its_own_sink_only(shop: Shop) -> None:
     gone.raises = BrokerUnavailable("gone")
     put(shop, "k1", type="gone", key="k")
     async with relay(shop, {"gone": gone, "*": there}) as it:
-        it.lanes.pause = lambda losses: 3600.0
+        it.pipes.pause = lambda losses: 3600.0
         await it.turn()
         put(shop, "k2", type="there", key="k")
         put(shop, "k3", type="gone", key="k")
@@ -82,15 +82,15 @@ async def test_an_outage_pauses_its_lane_and_leaves_the_rest_of_the_outbox_alone
     pauses: list[int] = []
     put(shop, "a")
     async with relay(shop, sink) as it:
-        it.lanes.pause = lambda losses: (pauses.append(losses), 3600.0)[1]  # type: ignore[func-returns-value]
+        it.pipes.pause = lambda losses: (pauses.append(losses), 3600.0)[1]  # type: ignore[func-returns-value]
         await it.turn()
         put(shop, "b")
         assert await it.turn() == 0
         assert (sink.asked, outbox_rows(shop, "id, attempts")) == ([["a"]], [("a", 1), ("b", 0)])
-        it.lanes.all[0]._back_at = 0.0
+        it.pipes.all[0]._back_at = 0.0
         await it.turn()
         sink.raises = None
-        it.lanes.all[0]._back_at = 0.0
+        it.pipes.all[0]._back_at = 0.0
         await it.turn()
     assert (pauses, outbox_ids(shop)) == ([1, 2], [])
 
