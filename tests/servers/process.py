@@ -84,11 +84,16 @@ def run_as_server(command: Sequence[str], cwd: Path) -> None:
         raise RuntimeError(f"{command[0]} failed ({done.returncode}):\n{done.stdout}")
 
 
-def spawn(command: Sequence[str], cwd: Path, log: Path, death_signal: str) -> subprocess.Popen[bytes]:
-    """Start a server that gets `death_signal` when this interpreter dies, however it dies."""
+def spawn(
+    command: Sequence[str], cwd: Path, log: Path, death_signal: str, *, as_ourselves: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a server that gets `death_signal` when this interpreter dies, however it dies.
+
+    With `as_ourselves` it keeps our user: for what takes root, and lives where only we can go.
+    """
     setpriv = shutil.which("setpriv")  # Linux only; elsewhere the fixtures' own clean-up must do
     prefix = [setpriv, "--pdeathsig", death_signal] if setpriv else []
-    uid, gid, groups = _identity()
+    uid, gid, groups = (None, None, None) if as_ourselves else _identity()
 
     def fork() -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
