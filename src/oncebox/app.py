@@ -24,6 +24,7 @@ from oncebox.identity import Identity
 from oncebox.policy import Policy, policy_words
 from oncebox.runtime.feed import Tallies
 from oncebox.runtime.handles import HandleKind
+from oncebox.runtime.http import Mounts
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.relay import routes
 from oncebox.runtime.running import PARTS, Running, connection_settings
@@ -74,6 +75,8 @@ class App:
         self.lapse_seconds = lapse_seconds
         self.drain_seconds = drain_seconds
         self.consumers: dict[str, Consumer] = {}
+        self.http = Mounts()
+        """What `oncebox run --http` serves."""
         self.worker = new_worker_id()
         self.watchdog = Watchdog()
         self.tallies = Tallies()
@@ -107,6 +110,11 @@ class App:
             return Policy(**said, **filed)
         except errors.ConfigError as error:
             raise errors.ConfigError(f"consumer {name!r}: {error}") from None
+
+    @property
+    def names_database(self) -> bool:
+        """Whether a database was named, here or by ONCEBOX_DATABASE_URL."""
+        return self._database is not None
 
     @property
     def database(self) -> Database:

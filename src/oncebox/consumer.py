@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -22,9 +22,11 @@ from oncebox.message import NAME_BYTES_MAX, Message, check_text
 from oncebox.runtime.handlers import compile_handler
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.joined import handle_joined, handle_joined_async, store_joined, store_joined_async
+from oncebox.runtime.mailbox import ThreadMailbox
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
 from oncebox.runtime.signatures import is_coroutine_function, name_of
+from oncebox.runtime.taking import line_of, take_all
 
 if TYPE_CHECKING:
     from oncebox.app import App
@@ -176,6 +178,57 @@ class Consumer:
         if self.app.tallies.is_due():
             state.write_counts()
         return outcome
+
+    async def take(self, items: Sequence[Item]) -> None:
+        """Handle or store what the intake made of deliveries that no source brought; sets their outcomes.
+
+        What can't be handled is kept among the dead, as if a source had brought it. Raises
+        DatabaseUnavailable when the database is lost: what has no outcome then may or may not be done.
+        Plain `def` handlers are served by `take_sync`, in a thread.
+        """
+        state, line = self.app.async_state, line_of(items)
+        async with (await state.sessions(self.policy)).lend() as session:
+            work = self.work(self.app.worker, 0)
+            try:
+                await run_async(take_all(work, line), self._hands(work, line, session, state.side, True))
+            except BaseException:
+                line.put_back()
+                raise
+        self._count_all(items)
+        if self.app.tallies.is_due():
+            await state.write_counts()
+
+    def take_sync(self, items: Sequence[Item]) -> None:
+        """The same, blocking."""
+        state, line = self.app.sync_state, line_of(items)
+        with state.sessions(self.policy).lend() as session:
+            work = self.work(self.app.worker, 0)
+            try:
+                run(take_all(work, line), self._hands(work, line, session, state.side, False))
+            except BaseException:
+                line.put_back()
+                raise
+        self._count_all(items)
+        if self.app.tallies.is_due():
+            state.write_counts()
+
+    def _hands(
+        self, work: Work, line: ThreadMailbox, session: Session, side: Any, is_async: bool
+    ) -> Performer:
+        return Performer(
+            work,
+            session,
+            side,
+            is_async=is_async,
+            next_item=line.take if self.policy.batch == 1 else lambda: None,
+            settle=line.settled,
+            load=self.app.load,
+            watchdog=self.app.watchdog,
+        )
+
+    def _count_all(self, items: Sequence[Item]) -> None:
+        for item in items:
+            self._counted(item)
 
     def _inbox(self) -> Inbox:
         return Inbox(self.name, self.app.schema, fingerprint=self.policy.fingerprint)

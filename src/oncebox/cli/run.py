@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Annotated
 
 import typer
@@ -21,6 +23,7 @@ from oncebox.cli.output import print_json
 from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
 from oncebox.cli.stopping import Stopping, leave
 from oncebox.errors import ConfigError, OnceboxError
+from oncebox.runtime.http import INHERITED, Serving, listen, place_of, serving
 from oncebox.runtime.running import PARTS, Running
 from oncebox.runtime.schema import check_schema_async
 from oncebox.runtime.supervisor import CONFIG_EXIT, STOP_SECONDS, WORKER_VARIABLE, Supervisor
@@ -60,6 +63,16 @@ def run_command(
             "workers (handling what is stored) or only the relay (publishing). Repeat it, or separate by commas.",
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            envvar="ONCEBOX_HTTP",
+            help="Serve the app's webhooks here. Worker processes share the one port. fd:N is a listening "
+            "socket that was opened by somebody else.",
+        ),
+    ] = None,
     log_level: Annotated[
         Level, typer.Option("--log-level", envvar="ONCEBOX_LOG_LEVEL", rich_help_panel=_LOGS)
     ] = Level.INFO,
@@ -84,6 +97,7 @@ def run_command(
 
       oncebox run shop:app
       oncebox run shop:app --workers 4 --log-json
+      oncebox run shop:app --http 127.0.0.1:8000 # webhooks too
       oncebox run shop:app --only sources        # here, and elsewhere:
       oncebox run shop:app --only workers --workers 8
     """
@@ -94,13 +108,14 @@ def run_command(
         parts = _parts(only or [])
         found = find_app(named)
         ended = Ended(named, workers, as_json=as_json and worker is None)
-        with Target(found.database, f"the app {named}").named():
+        with Target(found.database, f"the app {named}").named(), _listening(found, http) as listening:
             if workers > 1 and worker is None:
                 # The parent only starts, counts and waits; uvloop would gain nothing here.
-                asyncio.run(_supervise(found, _child(named, parts, log_level, log_json), workers, ended))
+                command = _child(named, parts, log_level, log_json, listening)
+                asyncio.run(_supervise(found, command, workers, ended, listening))
             else:
                 with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                    runner.run(_serve(found, named, parts, worker, ended))
+                    runner.run(_serve(found, named, parts, worker, ended, listening))
     except OnceboxError as error:
         if worker is not None and exit_code(error) == MISUSED:
             log.error("%s", explain(error))
@@ -142,6 +157,20 @@ def _parts(only: list[str]) -> tuple[str, ...]:
     return tuple(part for part in PARTS if part in chosen) or PARTS
 
 
+@contextmanager
+def _listening(app: App, http: str | None) -> Iterator[socket.socket | None]:
+    """The socket to serve on, opened before anything runs; None where nothing is to be served."""
+    if http is None:
+        if app.http:
+            log.warning("the app has webhooks, which are not served here: --http HOST:PORT serves them")
+        yield None
+        return
+    if not app.http:
+        raise ConfigError(f"--http {http}: the app has nothing to serve; give it Webhooks(app)")
+    with listen(http) as listening:
+        yield listening
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed (oncebox[fast]), else asyncio's own."""
     try:
@@ -151,15 +180,25 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(app: App, named: str, parts: tuple[str, ...], worker: str | None, ended: Ended) -> None:
+async def _serve(
+    app: App,
+    named: str,
+    parts: tuple[str, ...],
+    worker: str | None,
+    ended: Ended,
+    listening: socket.socket | None,
+) -> None:
     """Run until asked to stop."""
     asked = asyncio.Event()
     running: Running | None = None
+    http: Serving | None = None
     starting = asyncio.current_task()
     assert starting is not None
 
     def hurry() -> None:
         asked.set()
+        if http is not None:
+            http.hurry()
         if running is not None:
             running.hurry()
         else:
@@ -168,7 +207,14 @@ async def _serve(app: App, named: str, parts: tuple[str, ...], worker: str | Non
     stopping = Stopping(asked.set, hurry)
     (stopping.listen if worker is None else stopping.obey)()
     try:
-        async with app.running(only=parts, worker=worker) as running:
+        async with AsyncExitStack() as stack:
+            running = await stack.enter_async_context(app.running(only=parts, worker=worker))
+            stack.push_async_callback(app.aclose)
+            if listening is not None:
+                # Entered last, so left first: no more requests while the rest drains.
+                serve = serving(app.http, listening, drain_seconds=app.drain_seconds, ended=asked.set)
+                http = await stack.enter_async_context(serve)
+                log.info("serving %s", place_of(listening))
             consumers = ", ".join(sorted(app.consumers)) or "no consumers"
             place = app.database.place
             log.info(
@@ -182,10 +228,14 @@ async def _serve(app: App, named: str, parts: tuple[str, ...], worker: str | Non
     ended.report(stopping)
 
 
-async def _supervise(app: App, command: list[str], workers: int, ended: Ended) -> None:
+async def _supervise(
+    app: App, command: list[str], workers: int, ended: Ended, listening: socket.socket | None
+) -> None:
     """Look after children until asked to stop, or until they can't start as they are told to."""
     await check_schema_async(app.database)
-    supervisor = Supervisor(app.database, command, workers, drain_seconds=app.drain_seconds)
+    supervisor = Supervisor(
+        app.database, command, workers, drain_seconds=app.drain_seconds, listening=listening
+    )
     stopping = Stopping(supervisor.drain, supervisor.stop, seconds=2 * STOP_SECONDS + 1)
     stopping.listen()
     log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
@@ -194,7 +244,11 @@ async def _supervise(app: App, command: list[str], workers: int, ended: Ended) -
     ended.report(stopping)
 
 
-def _child(named: str, parts: tuple[str, ...], level: Level, log_json: bool) -> list[str]:
+def _child(
+    named: str, parts: tuple[str, ...], level: Level, log_json: bool, listening: socket.socket | None
+) -> list[str]:
     """A child's command: a fresh interpreter, told everything by arguments and environment."""
     command = [sys.executable, "-m", "oncebox.cli", "run", named, "--only", ",".join(parts), "--workers", "1"]
+    if listening is not None:
+        command += ["--http", f"{INHERITED}{listening.fileno()}"]
     return [*command, "--log-level", level, *(["--log-json"] if log_json else [])]

@@ -14,6 +14,7 @@ from oncebox.codec.payloads import nested_too_deep
 from oncebox.message import Headers
 
 STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
 _ENCODED = "ce-"  # HTTP and NATS percent-encode the values
 _PREFIXES = (_ENCODED, "ce_", "cloudevents:", "cloudevents_")  # Kafka and AMQP write plain UTF-8
 _ATTRIBUTES = frozenset({"id", "source", "type"})
@@ -40,7 +41,7 @@ class _Structured(msgspec.Struct):
 
 def event(body: bytes, headers: Headers, content_type: str) -> Event | None:
     """The event in a delivery, or None where there is none with both `id` and `source`. Never raises."""
-    if content_type and _media(content_type) == STRUCTURED:
+    if content_type and media(content_type) == STRUCTURED:
         return _structured(body)
     attributes = _binary(headers)
     if not attributes.get("id") or not attributes.get("source"):
@@ -88,13 +89,40 @@ def _data(event: _Structured) -> tuple[bytes, str]:
     if event.data_base64 is not None:
         return b64decode(event.data_base64, validate=True), content_type
     data = bytes(event.data)
-    if data[:1] == b'"' and not _media(content_type).endswith(("/json", "+json")):
+    if data[:1] == b'"' and not media(content_type).endswith(("/json", "+json")):
         # Text of another format travels as a JSON string; its content is the payload.
         return msgspec.json.decode(data, type=str).encode(), content_type
     return data, content_type
 
 
-def _media(content_type: str) -> str:
+class _Versioned(msgspec.Struct):
+    specversion: str
+
+
+def is_structured(body: bytes) -> bool:
+    """Whether the bytes themselves are a JSON object that says it is a CloudEvent. Never raises."""
+    if b'"specversion"' not in body or nested_too_deep(body):
+        return False
+    try:
+        msgspec.json.decode(body, type=_Versioned)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_batch(body: bytes) -> bool:
+    """Whether the bytes themselves are a JSON array with a CloudEvent in it. Never raises."""
+    if b'"specversion"' not in body or nested_too_deep(body):
+        return False
+    try:
+        entries = msgspec.json.decode(body, type=list[msgspec.Raw])
+    except (ValueError, RecursionError):
+        return False
+    return any(is_structured(bytes(entry)) for entry in entries)
+
+
+def media(content_type: str) -> str:
+    """The media type alone, in lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 

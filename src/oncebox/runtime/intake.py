@@ -11,7 +11,7 @@ from oncebox import errors
 from oncebox.brokers.contract import Delivery
 from oncebox.core.outcomes import Reason
 from oncebox.core.work import Item
-from oncebox.identity import Identity, fingerprint
+from oncebox.identity import Identity, Resolved, fingerprint
 from oncebox.message import HEADER_BYTES_MAX, HEADERS_MAX, Message
 from oncebox.policy import Policy
 from oncebox.runtime.performer import CLAIM_CHECK
@@ -41,6 +41,13 @@ class Intake:
         """The delivery as an item; `item.refusal` says why nobody can handle it."""
         try:
             resolved = self.identity.resolve(delivery)
+        except Exception as error:
+            return self._unusable(delivery, error)
+        return self.from_resolved(delivery, resolved)
+
+    def from_resolved(self, delivery: Delivery, resolved: Resolved) -> Item:
+        """The same for a delivery whose identity is resolved already."""
+        try:
             if resolved.id is None:
                 raise _NoIdentity(
                     f"consumer {self.consumer!r}: a message arrived without an identity ({resolved.why}); name one "

@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -50,12 +51,20 @@ class Supervisor:
     """Keeps `count` children of `command` alive until told to stop."""
 
     def __init__(
-        self, database: Database, command: Sequence[str], count: int, *, drain_seconds: float = 30.0
+        self,
+        database: Database,
+        command: Sequence[str],
+        count: int,
+        *,
+        drain_seconds: float = 30.0,
+        listening: socket.socket | None = None,
     ) -> None:
         self.database = database
         self.command = list(command)
         self.count = count
         self.drain_seconds = drain_seconds
+        self._listening = listening
+        """Handed down to every child: a connection that one leaves behind in the line is another's."""
         self._children: dict[str, Process] = {}
         self._ending = asyncio.Event()
         self._stopped = False
@@ -85,6 +94,9 @@ class Supervisor:
 
     def _end(self, word: bytes, seconds: float) -> None:
         self._ending.set()
+        if self._listening is not None:
+            # Ours is one more handle on the port: kept open, connections would stand in a line nobody serves.
+            self._listening.close()
         for child in self._children.values():
             self._tell(child, word)
         if self._kill is not None:
@@ -132,6 +144,7 @@ class Supervisor:
             stdin=PIPE,
             env={**os.environ, WORKER_VARIABLE: worker},
             start_new_session=True,
+            pass_fds=() if self._listening is None else (self._listening.fileno(),),
         )
         self._children[worker] = child
         log.info("worker process %d started (%s)", child.pid, worker)
