@@ -1,0 +1,252 @@
+"""What a consumer of a group has in hand: read, handed out, put off, finished; per assigned partition.
+
+No Kafka client and no thread of its own: the polling thread puts in and commits, the event loop takes
+and answers, and one lock keeps them apart. Nothing in here waits for I/O.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.lanes import Held, Lane, Tag, Waiting
+
+__all__ = ["Desk"]
+
+
+class Desk:
+    """All that one source holds. Every method may be called from any thread.
+
+    `window` bounds how far a partition's reading may get ahead of its committed position, and
+    `buffer_max` and `buffer_bytes_max` what lies here without having been handed out.
+    """
+
+    def __init__(self, *, window: int, buffer_max: int, buffer_bytes_max: int) -> None:
+        self.window = window
+        self.buffer_max = buffer_max
+        self.buffer_bytes_max = buffer_bytes_max
+        self.wake: Callable[[], None] = lambda: None
+        """Called, from any thread, when something may be there to take."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._fresh: deque[Held] = deque()
+        self._back: list[Held] = []
+        self._delayed: list[tuple[float, int, Held]] = []
+        self._bytes = 0
+        self._arrivals = 0
+        self._turns = 0
+
+    # The polling thread
+
+    def lanes(self) -> list[Lane]:
+        """The partitions that are assigned now."""
+        with self._lock:
+            return list(self._lanes.values())
+
+    def lane(self, topic: str, partition: int) -> Lane | None:
+        """The lane of an assigned partition."""
+        return self._lanes.get((topic, partition))
+
+    def assign(self, topic: str, partition: int, end: int | None) -> None:
+        """From now on this partition is ours."""
+        with self._lock:
+            stale = self._lanes.pop((topic, partition), None)
+            if stale is not None:
+                self._retire([stale])
+            self._lanes[topic, partition] = Lane(topic, partition, end)
+
+    def put(self, read: Iterable[tuple[Lane, int, Delivery]]) -> None:
+        """These were read, in this order."""
+        with self._lock:
+            for lane, offset, delivery in read:
+                if not lane.live:
+                    continue
+                self._arrivals += 1
+                held = lane.held[offset] = Held(lane, offset, self._arrivals, delivery)
+                lane.tracker.read(offset)
+                self._fresh.append(held)
+                self._bytes += len(delivery.body)
+        self.wake()
+
+    def is_full(self) -> bool:
+        """Whether as much lies here as may."""
+        return len(self._fresh) + len(self._back) >= self.buffer_max or self._bytes >= self.buffer_bytes_max
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Until half of the buffer was taken; False when that took too long."""
+
+        def room() -> bool:
+            lying = len(self._fresh) + len(self._back)
+            return lying <= self.buffer_max // 2 and self._bytes <= self.buffer_bytes_max // 2
+
+        with self._changed:
+            return self._changed.wait_for(room, seconds)
+
+    def is_ahead(self, lane: Lane) -> bool:
+        """Whether a partition has been read as far ahead of its committed position as it may."""
+        with self._lock:
+            return lane.tracker.span() >= (self.window // 2 if lane.paused else self.window)
+
+    def positions(self, lanes: Iterable[Lane]) -> list[tuple[Lane, int]]:
+        """What may be committed and was not yet. Counts as sent; `unsent` takes that back."""
+        found: list[tuple[Lane, int]] = []
+        with self._lock:
+            for lane in lanes:
+                position = lane.tracker.position()
+                if position is not None and position != lane.committed and lane.live:
+                    # The start itself was never sent: committing it would be news to nobody.
+                    if lane.committed is None and position == lane.first:
+                        continue
+                    lane.committed = position
+                    found.append((lane, position))
+        return found
+
+    def unsent(self, lanes: Iterable[tuple[Lane, int]]) -> None:
+        """These commits failed: send them again, or what has come since."""
+        with self._lock:
+            for lane, position in lanes:
+                if lane.committed == position:
+                    lane.committed = None
+
+    def recall(self, lanes: Sequence[Lane]) -> None:
+        """Hand out no more of these; what is out may still be answered."""
+        with self._lock:
+            for lane in lanes:
+                lane.recalled = True
+            self._forget({id(lane) for lane in lanes})
+
+    def wait_until_answered(self, lanes: Sequence[Lane], seconds: float) -> bool:
+        """Until nothing of these partitions is out; False when that took too long."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any(held.turn for lane in lanes for held in lane.held.values()), seconds
+            )
+
+    def retire(self, lanes: Iterable[Lane]) -> None:
+        """These are no longer ours: what lies here is dropped, later answers are ignored."""
+        with self._lock:
+            self._retire(lanes)
+            self._changed.notify_all()
+
+    # The event loop
+
+    def take(self, limit: int, now: float) -> list[Delivery]:
+        """What is there, `limit` at most: what came back first, then what is new, in order of arrival."""
+        taken: list[Delivery] = []
+        with self._lock:
+            self._settle(now)
+            while len(taken) < limit and (self._back or self._fresh):
+                held = heapq.heappop(self._back) if self._back else self._fresh.popleft()
+                self._bytes -= len(held.delivery.body)
+                if not held.lane.live or held.lane.held.get(held.offset) is not held:
+                    continue
+                key = held.delivery.key
+                if key is not None and (waiting := held.lane.waiting.get(key)) is not None:
+                    waiting.behind.append(held)
+                    continue
+                self._turns += 1
+                held.turn = self._turns
+                held.delivery.tag = Tag(held.lane, held.offset, held.turn)
+                taken.append(held.delivery)
+            self._changed.notify_all()
+        return taken
+
+    def next_due(self) -> float | None:
+        """When something that was put off is there again."""
+        with self._lock:
+            while self._delayed and not self._delayed[0][2].lane.live:
+                heapq.heappop(self._delayed)
+            return self._delayed[0][0] if self._delayed else None
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """These are finished."""
+        with self._lock:
+            for delivery in deliveries:
+                held = self._answered(delivery.tag)
+                if held is not None:
+                    del held.lane.held[held.offset]
+                    held.lane.tracker.finish(held.offset)
+            self._changed.notify_all()
+
+    def nack(self, delivery: Delivery, due: float) -> None:
+        """Put off until `due`; what has the same key waits behind it."""
+        with self._lock:
+            held = self._answered(delivery.tag)
+            if held is not None and not held.lane.recalled:
+                again = msgspec.structs.replace(delivery, redelivered=True, tag=None)
+                held.delivery = again
+                heapq.heappush(self._delayed, (due, held.arrival, held))
+                if again.key is not None:
+                    held.lane.waiting.setdefault(again.key, Waiting()).count += 1
+            self._changed.notify_all()
+        self.wake()
+
+    def release(self, deliveries: Iterable[Delivery]) -> None:
+        """There again at once, at their old places."""
+        with self._lock:
+            for delivery in deliveries:
+                held = self._answered(delivery.tag)
+                if held is not None and not held.lane.recalled:
+                    held.delivery = msgspec.structs.replace(delivery, tag=None)
+                    self._return(held)
+            self._changed.notify_all()
+        self.wake()
+
+    # Under the lock
+
+    def _answered(self, tag: object) -> Held | None:
+        """The message, when the answer is to its current hand-out; else it is late, and means nothing."""
+        if not isinstance(tag, Tag) or not tag.lane.live:
+            return None
+        held = tag.lane.held.get(tag.offset)
+        if held is None or held.turn != tag.turn:
+            return None
+        held.turn = 0
+        return held
+
+    def _return(self, held: Held) -> None:
+        heapq.heappush(self._back, held)
+        self._bytes += len(held.delivery.body)
+
+    def _settle(self, now: float) -> None:
+        """Bring back what is due, and with the last one of a key those that waited behind it."""
+        while self._delayed and self._delayed[0][0] <= now:
+            held = heapq.heappop(self._delayed)[2]
+            if not held.lane.live:
+                continue
+            self._return(held)
+            key = held.delivery.key
+            waiting = held.lane.waiting.get(key) if key is not None else None
+            if key is None or waiting is None:
+                continue
+            waiting.count -= 1
+            if not waiting.count:
+                del held.lane.waiting[key]
+                for follower in waiting.behind:
+                    self._return(follower)
+
+    def _retire(self, lanes: Iterable[Lane]) -> None:
+        gone: set[int] = set()
+        for lane in lanes:
+            lane.live = False
+            lane.held.clear()
+            lane.waiting.clear()
+            gone.add(id(lane))
+            if self._lanes.get((lane.topic, lane.partition)) is lane:
+                del self._lanes[lane.topic, lane.partition]
+        self._forget(gone)
+
+    def _forget(self, gone: set[int]) -> None:
+        """Take what lies here of these lanes off the desk; it stays unfinished."""
+        self._fresh = deque(held for held in self._fresh if id(held.lane) not in gone)
+        self._back = [held for held in self._back if id(held.lane) not in gone]
+        heapq.heapify(self._back)
+        self._delayed = [entry for entry in self._delayed if id(entry[2].lane) not in gone]
+        heapq.heapify(self._delayed)
+        self._bytes = sum(len(held.delivery.body) for queue in (self._fresh, self._back) for held in queue)

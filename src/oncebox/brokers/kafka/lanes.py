@@ -1,0 +1,77 @@
+"""One assigned partition, and what of it is in hand. Plain state; the desk guards it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.offsets import OffsetTracker
+
+__all__ = ["Held", "Lane", "Tag", "Waiting"]
+
+
+class Lane:
+    """One partition for as long as it is assigned. A later assignment of it is another lane."""
+
+    __slots__ = (
+        "committed", "end", "first", "held", "live", "partition", "paused", "recalled", "topic", "tracker",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, end: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.tracker = OffsetTracker()
+        self.held: dict[int, Held] = {}
+        self.live = True
+        """False once it was revoked or lost: its answers are ignored from then on."""
+        self.recalled = False
+        """True once it is being revoked: nothing more of it is handed out, what is out may be answered."""
+        self.paused = False
+        self.committed: int | None = None
+        """The position that was last sent to the broker."""
+        self.first: int | None = None
+        self.end = end
+        """The partition's end when it was assigned: nobody has read what came later. None: not known."""
+        self.waiting: dict[str, Waiting] = {}
+
+    def may_be_known(self, offset: int, window: int) -> bool:
+        """Whether another consumer may have had it before us: it was there when we came, and not
+        further from the committed position than a consumer may get ahead of it."""
+        if self.first is None:
+            self.first = offset
+        return offset < self.first + window and (self.end is None or offset < self.end)
+
+
+class Held:
+    """One message that was read and is not finished. `turn` is its current hand-out, 0 when it is here."""
+
+    __slots__ = ("arrival", "delivery", "lane", "offset", "turn")
+
+    def __init__(self, lane: Lane, offset: int, arrival: int, delivery: Delivery) -> None:
+        self.lane = lane
+        self.offset = offset
+        self.arrival = arrival
+        self.delivery = delivery
+        self.turn = 0
+
+    def __lt__(self, other: Held) -> bool:
+        return self.arrival < other.arrival
+
+
+class Waiting:
+    """A key of which some were put off: those behind them wait, so that they don't overtake."""
+
+    __slots__ = ("behind", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.behind: list[Held] = []
+
+
+class Tag(NamedTuple):
+    """Whose answer it is: this hand-out of this message of this assignment."""
+
+    lane: Lane
+    offset: int
+    turn: int

@@ -1,0 +1,107 @@
+"""Between a Kafka record and oncebox: a delivery from what was read, a record from what is published."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import Message as Record
+
+from oncebox.brokers.contract import Delivery
+from oncebox.message import ID_BYTES_MAX, Headers, Message
+
+ID_HEADERS = ("message-id", "message_id", "messageid", "id", "ce_id")
+"""Where producers put a message's id, most telling first. Kafka itself has no place for one."""
+
+
+def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
+    """The record as it was read. A tombstone is an empty body, and `tombstone` in its provenance."""
+    raw_headers: Any = record.headers()
+    headers: Headers = (
+        tuple((str(name), bytes(value or b"")) for name, value in raw_headers) if raw_headers else ()
+    )
+    key = key_text(record.key())
+    provenance: dict[str, Any] = {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+    }
+    if key is not None:
+        provenance["key"] = key
+    kind, milliseconds = record.timestamp()
+    if kind != TIMESTAMP_NOT_AVAILABLE:
+        provenance["timestamp"] = milliseconds
+    value: Any = record.value()
+    if value is None:
+        provenance["tombstone"] = True
+        value = b""
+    return Delivery(
+        body=value,
+        headers=headers,
+        properties=_properties(headers) if headers else {},
+        provenance=provenance,
+        key=key,
+        redelivered=redelivered,
+        tag=tag,
+    )
+
+
+def _properties(headers: Headers) -> dict[str, Any]:
+    named: dict[str, bytes] = {}
+    for name, value in headers:
+        named.setdefault(name.lower(), value)
+    found: dict[str, Any] = {}
+    for name in ID_HEADERS:
+        if named.get(name):
+            found["message_id"] = _text(named[name])
+            break
+    for name, header in (("type", "type"), ("content_type", "content-type")):
+        if header in named:
+            found[name] = _text(named[header])
+    return found
+
+
+def _text(value: bytes) -> Any:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value  # resolvers say that it is not text
+
+
+def key_text(key: Any) -> str | None:
+    """A key as text, for ordering: as it is where it is text, else its bytes in hex, else a digest."""
+    if key is None:
+        return None
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    if len(raw) <= ID_BYTES_MAX and b"\0" not in raw:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            pass
+    # Integers and Avro keys hold NULs, which no text column takes.
+    text = f"0x{raw.hex()}"
+    return text if len(text) <= ID_BYTES_MAX else f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+def outgoing(message: Message) -> list[tuple[str, str | bytes | None]]:
+    """A message's headers on its way out: its identity as CloudEvents has it where it names a source,
+    else as plain headers; then its own, except those that would say the same again."""
+    if message.source:
+        own = {"ce_specversion": "1.0", "ce_id": message.id, "ce_source": message.source}
+        if message.type:
+            own["ce_type"] = message.type
+    else:
+        own = {"message-id": message.id}
+        if message.type:
+            own["type"] = message.type
+    own["content-type"] = message.content_type
+    rest = [(name, value) for name, value in message.headers if name.lower() not in own]
+    return [*own.items(), *rest]
+
+
+def destination(message: Message, default: str) -> str:
+    """The topic a publication names, else the sink's. Where a *received* message came from is no
+    destination: it would go round in circles."""
+    where = message.provenance
+    return str(where["topic"]) if "topic" in where and "offset" not in where else default

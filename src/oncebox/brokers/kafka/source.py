@@ -1,0 +1,183 @@
+"""A subscription of a consumer group to topics, as the runtime wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException
+
+from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.desk import Desk
+from oncebox.brokers.kafka.logs import Log, translated
+from oncebox.brokers.kafka.poller import Poller
+from oncebox.brokers.kafka.topology import reached
+from oncebox.errors import BrokerUnavailable, ConfigError
+from oncebox.identity import Identity
+
+__all__ = ["KafkaSource"]
+
+OPEN_SECONDS = 10.0
+CLOSE_SECONDS = 30.0
+FLUSH_SECONDS = 10.0
+
+
+class KafkaSource:
+    """One member of a consumer group. Made by `Kafka.topics`; use it from one event loop.
+
+    Kafka keeps a position per partition, not an answer per message. So `ack` moves the position only
+    when everything before is acked too; `nack` and `release` keep the message in this process and hand
+    it out again, while the position waits. When the process ends or the partition moves, everything
+    from the position on is delivered again.
+    """
+
+    in_process = False
+    counts_deliveries = False
+    pins_keys = True
+
+    def __init__(
+        self, servers: str, topics: Sequence[str], words: dict[str, Any], *, identity: Identity,
+        window: int, buffer: int, buffer_bytes: int, commit_every_seconds: float, drain_seconds: float,
+        redelivery_horizon_seconds: float | None,
+    ) -> None:  # fmt: skip
+        self.topics = tuple(topics)
+        self.group = str(words["group.id"])
+        self.name = f"{'+'.join(self.topics)}@{self.group}"
+        self.identity = identity
+        self.redelivery_horizon_seconds = redelivery_horizon_seconds
+        self._where = f"Kafka at {servers}, topics {', '.join(self.topics)}, group {self.group}"
+        self._words = words
+        self._desk = Desk(window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes)
+        self._poller: Poller | None = None
+        self._new_poller = partial(
+            Poller, words, self.topics, self._desk, where=self._where,
+            commit_every_seconds=commit_every_seconds, drain_seconds=drain_seconds, wake=self._wake,
+        )  # fmt: skip
+        self._desk.wake = self._wake
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell = asyncio.Event()
+        self._rung = False
+        self._open = False
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        """The (topic, partition) pairs that are assigned to this source now."""
+        return sorted((lane.topic, lane.partition) for lane in self._desk.lanes())
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has taken this source in, be it without a partition."""
+        return self._poller is not None and self._poller.joined
+
+    async def open(self) -> None:
+        """Check that the topics exist and join the group.
+
+        `BrokerUnavailable` when no broker answers within 10 seconds, `ConfigError` for a topic that is
+        not there or a setting that librdkafka does not take.
+        """
+        if self._open:
+            return
+        self._loop = asyncio.get_running_loop()
+        await self._loop.run_in_executor(None, self._check)
+        self._open = True
+        self._start()
+
+    async def close(self) -> None:
+        """Commit what is finished and leave the group; the rest is delivered to others at once."""
+        self._open = False
+        await self._stop()
+        self._wake()
+
+    async def drop(self) -> None:
+        """Do as a killed process would: nothing is committed, what was acked since the last commit and
+        what was not answered comes again, to whoever has the partition then. `receive` joins again."""
+        await self._stop(abandon=True)
+
+    async def receive(self, limit: int) -> list[Delivery]:
+        """See `Source.receive`; `BrokerUnavailable` while no broker can be reached."""
+        while self._open:
+            if self._poller is None or self._poller.ended:
+                await self._restart()
+            self._bell.clear()
+            self._rung = False
+            # Nothing is awaited between the take and the return: safe to cancel.
+            if taken := self._desk.take(limit, time.monotonic()):
+                return taken
+            if (trouble := self._trouble()) is not None:
+                raise trouble
+            due = self._desk.next_due()
+            try:
+                async with asyncio.timeout(None if due is None else max(due - time.monotonic(), 0.001)):
+                    await self._bell.wait()
+            except TimeoutError:
+                continue
+        raise BrokerUnavailable(f"{self._where}: this source is not open")
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Source.ack`. The position is committed about twice a second; `flush` does it now."""
+        self._desk.ack(deliveries)
+
+    async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
+        """See `Source.nack`. It waits here, not at the broker, and holds back its key, not its partition."""
+        self._desk.nack(delivery, time.monotonic() + delay_seconds)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Source.release`; they come back to this source while it has their partition."""
+        self._desk.release(deliveries)
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """Nothing to do: Kafka asks for signs of life from a consumer, not for messages."""
+
+    async def flush(self) -> None:
+        """Wait until the broker knows the position of everything that was acked so far."""
+        poller = self._poller
+        if poller is not None and not poller.ended:
+            done = await asyncio.get_running_loop().run_in_executor(None, poller.flush, FLUSH_SECONDS)
+            if not done:
+                raise BrokerUnavailable(f"{self._where}: offsets were not committed in {FLUSH_SECONDS:g} s")
+
+    def _start(self) -> None:
+        self._poller = self._new_poller()
+        self._poller.start()
+
+    async def _restart(self) -> None:
+        """After librdkafka gave up: a new member takes its place, once what failed was said."""
+        failed, self._poller = self._poller, None
+        if failed is not None:
+            await asyncio.get_running_loop().run_in_executor(None, failed.join, CLOSE_SECONDS)
+            if failed.trouble is not None:
+                raise failed.trouble
+        if self._open and self._poller is None:
+            self._start()
+
+    async def _stop(self, *, abandon: bool = False) -> None:
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.stop(abandon=abandon)
+            # A broker that is gone keeps librdkafka waiting; the thread is a daemon and ends by itself.
+            await asyncio.get_running_loop().run_in_executor(None, poller.join, CLOSE_SECONDS)
+
+    def _trouble(self) -> Exception | None:
+        return self._poller.trouble if self._poller is not None else None
+
+    def _wake(self) -> None:
+        """From any thread: `receive` should look."""
+        if not self._rung and self._loop is not None:
+            self._rung = True
+            try:
+                self._loop.call_soon_threadsafe(self._bell.set)
+            except RuntimeError:  # the loop is closed; nobody receives any more
+                return
+
+    def _check(self) -> None:
+        try:
+            consumer = Consumer(dict(self._words), logger=Log())
+        except (KafkaException, ValueError, TypeError) as error:
+            raise ConfigError(str(translated(error, self._where))) from error
+        try:
+            reached(consumer, self.topics, self._where, OPEN_SECONDS)
+        finally:
+            consumer.close()
