@@ -1,0 +1,83 @@
+"""NATS JetStream on a bench: one stream with one consumer per test, on a server that many tests share."""
+
+import asyncio
+import itertools
+import os
+from typing import Self
+
+from oncebox.brokers.contract import Delivery, Source
+from oncebox.brokers.nats import Nats, NatsSource
+from oncebox.brokers.nats.confirms import confirm
+from oncebox.brokers.nats.connection import Connection
+from oncebox.brokers.nats.headers import ID, Pairs, outgoing
+from oncebox.message import Message
+from tests.brokers.suite import Bench, Features
+from tests.servers.nats import NatsServer
+from tests.servers.proxy import Proxy
+
+_NUMBERS = itertools.count(1)
+DUPLICATE_WINDOW_SECONDS = 0.1
+"""The shortest there is: the server drops a second message of an id within it."""
+
+
+class NatsBench(Bench):
+    features = Features(releases_uncounted=False)
+    visibility_seconds = 1.6
+    delay_seconds = 1.6
+    slack_seconds = 0.8
+
+    def __init__(self, server: NatsServer) -> None:
+        super().__init__()
+        self.server = server
+        self.stream = f"S{os.getpid()}N{next(_NUMBERS)}"
+        self._control = Connection([server.url], None, {})
+        self._ways: dict[int, Proxy] = {}
+
+    async def __aenter__(self) -> Self:
+        link = await self._control.join(self)
+        self.stack.push_async_callback(self._control.leave, self)
+        js = self._control.jetstream(link)
+        await js.add_stream(
+            name=self.stream, subjects=[f"{self.stream}.>"], duplicate_window=DUPLICATE_WINDOW_SECONDS
+        )
+        self.stack.push_async_callback(js.delete_stream, self.stream)
+        return self
+
+    def make_source(self) -> Source:
+        """Through a way of its own, which can be cut."""
+        way = Proxy(self.server.port)
+        self.stack.callback(way.close)
+        source = Nats(way.through(self.server.url)).stream(
+            self.stream, consumer="billing", create=True, visibility_seconds=self.visibility_seconds
+        )
+        self._ways[id(source)] = way
+        return source
+
+    async def publish(self, *messages: Message | Delivery, duplicates: int = 0) -> None:
+        link = await self._control.link()
+        for copy in range(1 + duplicates):
+            if copy:
+                await asyncio.sleep(2 * DUPLICATE_WINDOW_SECONDS)
+            letters = [(f"{self.stream}.paid", _body(each), _headers(each)) for each in messages]
+            assert await confirm(link, letters) == [None] * len(letters)
+
+    async def pass_seconds(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def heard(self, source: Source) -> None:
+        assert isinstance(source, NatsSource)
+        await source.flush()
+
+    async def lose(self, source: Source) -> None:
+        self._ways[id(source)].cut()
+
+
+def _body(message: Message | Delivery) -> bytes:
+    return message.payload if isinstance(message, Message) else message.body
+
+
+def _headers(message: Message | Delivery) -> Pairs:
+    if isinstance(message, Message):
+        return outgoing(message, 1 << 30)
+    identity = message.properties.get("message_id")
+    return Pairs([*([(ID, identity.encode())] if identity else []), *message.headers])
