@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, Self
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from oncebox.brokers.contract import Delivery, Source
@@ -24,6 +26,13 @@ QUICK: dict[str, Any] = {
     "message.max.bytes": 20_000_000,
     "log_level": 0,
 }
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster() -> Iterator[Cluster]:
+    """One for a module's tests: each has a topic and a group of its own."""
+    with Cluster() as cluster:
+        yield cluster
 
 
 def kafka(cluster: Cluster) -> Kafka:

@@ -1,21 +1,14 @@
 """Kafka, on librdkafka's mock cluster: the suite, and what only a log with consumer groups does."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from oncebox.message import Message
-from tests.brokers.kafka_bench import KafkaBench
+from tests.brokers.kafka_bench import KafkaBench, kafka_cluster
 from tests.brokers.suite import Bench, BrokerSuite, ids, received
 from tests.servers.kafka import Kafka as Cluster
 
+__all__ = ["kafka_cluster"]
 pytestmark = pytest.mark.xdist_group("kafka")
-
-
-@pytest.fixture(scope="module")
-def kafka_cluster() -> Iterator[Cluster]:
-    with Cluster() as cluster:
-        yield cluster
 
 
 class TestKafka(BrokerSuite):

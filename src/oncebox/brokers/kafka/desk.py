@@ -179,7 +179,10 @@ class Desk:
         with self._lock:
             held = self._answered(delivery.tag)
             if held is not None and not held.lane.recalled:
-                again = msgspec.structs.replace(delivery, redelivered=True, tag=None)
+                # Kafka counts nothing; that we had it before, we know ourselves.
+                again = msgspec.structs.replace(
+                    delivery, deliveries=delivery.deliveries + 1, redelivered=True, tag=None
+                )
                 held.delivery = again
                 heapq.heappush(self._delayed, (due, held.arrival, held))
                 if again.key is not None:
