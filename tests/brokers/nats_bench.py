@@ -3,7 +3,12 @@
 import asyncio
 import itertools
 import os
-from typing import Self
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import pytest
+from nats.js import JetStreamContext
 
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.brokers.nats import Nats, NatsSource
@@ -12,7 +17,9 @@ from oncebox.brokers.nats.connection import Connection
 from oncebox.brokers.nats.headers import ID, Pairs, outgoing
 from oncebox.message import Message
 from tests.brokers.suite import Bench, Features
+from tests.conftest import missing
 from tests.servers.nats import NatsServer
+from tests.servers.process import Unavailable
 from tests.servers.proxy import Proxy
 
 _NUMBERS = itertools.count(1)
@@ -20,11 +27,26 @@ DUPLICATE_WINDOW_SECONDS = 0.1
 """The shortest there is: the server drops a second message of an id within it."""
 
 
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """One per xdist worker; never kill this one."""
+    with make_server(max_payload=12 * 1024 * 1024) as server:
+        yield server
+
+
+def make_server(**words: Any) -> NatsServer:
+    """A server of one's own; without the binary, the test is skipped."""
+    try:
+        return NatsServer(**words)
+    except Unavailable as error:
+        missing(error)
+
+
 class NatsBench(Bench):
     features = Features(releases_uncounted=False)
-    visibility_seconds = 1.6
-    delay_seconds = 1.6
-    slack_seconds = 0.8
+    visibility_seconds = 1.4
+    delay_seconds = 1.4
+    slack_seconds = 0.7
 
     def __init__(self, server: NatsServer) -> None:
         super().__init__()
@@ -40,8 +62,12 @@ class NatsBench(Bench):
         await js.add_stream(
             name=self.stream, subjects=[f"{self.stream}.>"], duplicate_window=DUPLICATE_WINDOW_SECONDS
         )
-        self.stack.push_async_callback(js.delete_stream, self.stream)
+        self.stack.push_async_callback(self._delete)
         return self
+
+    async def _delete(self) -> None:
+        # By a new connection where the server was restarted meanwhile.
+        await self._control.jetstream(await self._control.link()).delete_stream(self.stream)
 
     def make_source(self) -> Source:
         """Through a way of its own, which can be cut."""
@@ -70,6 +96,17 @@ class NatsBench(Bench):
 
     async def lose(self, source: Source) -> None:
         self._ways[id(source)].cut()
+
+
+@asynccontextmanager
+async def nats_of(url: str) -> AsyncIterator[JetStreamContext]:
+    """For looking at the server from outside."""
+    connection, user = Connection([url], None, {}), object()
+    link = await connection.join(user)
+    try:
+        yield connection.jetstream(link)
+    finally:
+        await connection.leave(user)
 
 
 def _body(message: Message | Delivery) -> bytes:
