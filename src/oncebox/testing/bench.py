@@ -1,0 +1,231 @@
+"""A consumer at work in this process: messages are delivered as a broker would, until all has ended.
+
+What works is the runtime's own: its flows, its performer, its connections. Only the loops around them
+are the kit's, so that a process's life can be ended at any step and another one begun.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from oncebox import errors
+from oncebox.app import App
+from oncebox.consumer import Consumer
+from oncebox.core.inline import stream
+from oncebox.core.outcomes import Answer, Outcome
+from oncebox.core.reap import reap_lapsed
+from oncebox.core.steps import Call, Op
+from oncebox.core.stored import receive
+from oncebox.core.work import Item, Work
+from oncebox.message import Message
+from oncebox.runtime.keeper import new_worker_id
+from oncebox.runtime.schema import check_schema, check_schema_async
+from oncebox.runtime.workers import stored_turn
+from oncebox.testing.hands import Hands
+from oncebox.testing.loops import Loop
+from oncebox.testing.steps import Steps
+from oncebox.testing.tables import Tables, open_tables
+
+T = TypeVar("T")
+ROUNDS_MAX = 60
+"""Deliveries and turns after which what has not ended counts as stuck."""
+
+
+class Parcel:
+    """A message as a broker has it: delivered again, and counted, until it is acked."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.deliveries = 0
+        self.is_acked = False
+        self.outcomes: list[Outcome] = []
+
+    def delivered(self) -> Message:
+        """The next delivery of it."""
+        self.deliveries += 1
+        return msgspec.structs.replace(self.message, deliveries=max(self.deliveries, self.message.deliveries))
+
+    def settle(self, outcome: Outcome) -> None:
+        """What became of this delivery."""
+        self.outcomes.append(outcome)
+        self.is_acked = outcome.answer is Answer.ACK
+
+
+class Bench:
+    """An app and one of its consumers, on the app's own database."""
+
+    def __init__(self, target: App | Consumer, message: Message, loop: Loop) -> None:
+        self.consumer = consumer_of(target, message)
+        self.app: App = self.consumer.app
+        self.loop = loop
+        self.ends: dict[tuple[str, str, str], list[Outcome]] = {}
+        """How stored messages ended, by key."""
+        self._tables: Tables | None = None
+
+    @property
+    def tables(self) -> Tables:
+        """The database as a whole; opened when first asked for."""
+        if self._tables is None:
+            self._tables = open_tables(self.app.database)
+        return self._tables
+
+    def prepare(self) -> None:
+        """The schema is there, or SchemaMissing says what to run."""
+        if self.app.database.serves_sync:
+            check_schema(self.app.database)
+        else:
+            self.loop.run(check_schema_async(self.app.database))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._tables is not None:
+            self._tables.close()
+
+    def live(self, parcels: Sequence[Parcel], steps: Steps, *, again: bool = False) -> None:
+        """One process from its start until everything is done; Died when it dies of its fault.
+
+        `again`: others died before it, and what they had in hand is counted first.
+        """
+        Life(self, steps).live(parcels, again=again)
+
+    def live_together(self, parcels: Sequence[Parcel], count: int) -> None:
+        """`count` workers with the same deliveries at the same moment."""
+        barrier = threading.Barrier(count)
+        failures: list[BaseException] = []
+        copies = [[Parcel(parcel.message) for parcel in parcels] for _ in range(count)]
+        # A name that a handler may write down must not be a difference.
+        name = threading.current_thread().name
+
+        def work(mine: list[Parcel]) -> None:
+            try:
+                barrier.wait(30)
+                Life(self, Steps()).live(mine)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(mine,), name=name, daemon=True) for mine in copies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+
+class Life:
+    """One process's life, on connections of its own, which end with it."""
+
+    def __init__(self, bench: Bench, steps: Steps) -> None:
+        self.bench = bench
+        self.steps = steps
+        self.id = new_worker_id()
+        self.database = bench.app.database
+        self._hands = Hands(bench)
+
+    def live(self, parcels: Sequence[Parcel], *, again: bool = False) -> None:
+        """Deliver what is not acked, work off what is stored, until nothing is left."""
+        try:
+            self._live(parcels, again)
+        finally:
+            self._hands.close()
+
+    def _live(self, parcels: Sequence[Parcel], again: bool) -> None:
+        consumer = self.bench.consumer
+        if again:
+            self._stage(consumer, lambda work: reap_lapsed(work, 0.0), _ignore, Steps())
+        beat = Call(self.database.queries.heartbeat, {"id": self.id, "host": "here", "pid": os.getpid()})
+        self._hands.side(consumer, beat)
+        error: Exception | None = None
+        for _ in range(ROUNDS_MAX):
+            for parcel in parcels:
+                if not parcel.is_acked:
+                    error = self._deliver(consumer, parcel) or error
+            if not self._work_off() and all(parcel.is_acked for parcel in parcels):
+                break
+        else:
+            if error is not None:
+                raise error
+        for query in (self.database.queries.retire_hands, self.database.queries.retire):
+            self._hands.side(consumer, Call(query, {"id": self.id}))
+
+    def _deliver(self, consumer: Consumer, parcel: Parcel) -> Exception | None:
+        item = consumer.intake.from_message(parcel.delivered())
+
+        def settle(settled: Item) -> None:
+            assert settled.outcome is not None
+            parcel.settle(settled.outcome)
+
+        def flow(work: Work) -> Op[Any]:
+            return stream(work, item) if consumer.policy.mode == "inline" else receive(work, [item])
+
+        try:
+            self._stage(consumer, flow, settle, self.steps)
+        except errors.DatabaseError as error:
+            # As a worker that has lost its connection: another one, and the message comes again.
+            self._hands.close()
+            return error
+        return None
+
+    def _work_off(self) -> bool:
+        """Every stored consumer of the app takes its turns. Whether there may be more to do."""
+        worked = False
+        waits = False
+        for consumer in self.bench.app.consumers.values():
+            if consumer.policy.mode == "stored" and consumer.registry.all():
+                waits = True
+                worked |= bool(self._stage(consumer, _turns, self._ended(consumer), self.steps))
+        return worked or (waits and self.bench.tables.make_due())
+
+    def _ended(self, consumer: Consumer) -> Callable[[Item], None]:
+        def settle(item: Item) -> None:
+            assert item.outcome is not None
+            key = (consumer.name, item.message.source, item.message.id)
+            self.bench.ends.setdefault(key, []).append(item.outcome)
+
+        return settle
+
+    def _stage(
+        self,
+        consumer: Consumer,
+        flow: Callable[[Work], Op[T]],
+        settle: Callable[[Item], None],
+        steps: Steps,
+    ) -> T:
+        """One flow, to its end or to the process's."""
+        work = consumer.work(self.id, 1)
+        work.policy = msgspec.structs.replace(consumer.policy, crash_limit=1_000_000)
+        return self._hands.run(consumer, work, flow(work), settle, steps)
+
+
+def _turns(work: Work) -> Op[bool]:
+    """Turns until one finds nothing. Whether any found something."""
+    worked = False
+    for turn in range(1, ROUNDS_MAX):
+        if not (yield from stored_turn(work, turn)):
+            break
+        worked = True
+    return worked
+
+
+def _ignore(item: Item) -> None:
+    """Nobody waits for it."""
+
+
+def consumer_of(target: App | Consumer, message: Message) -> Consumer:
+    """The consumer that this message is for; UsageError when the app leaves a choice."""
+    if isinstance(target, Consumer):
+        return target
+    known = list(target.consumers.values())
+    fitting = [c for c in known if c.registry.find(message.type) is not None] or known
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(repr(consumer.name) for consumer in fitting) or "none"
+    raise errors.UsageError(
+        f"which consumer is the message of type {message.type!r} for? The app has {names}; "
+        "say app.consumers['…'] instead of app"
+    )

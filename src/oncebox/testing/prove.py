@@ -1,0 +1,291 @@
+"""One message, everything that can happen to it, one effect.
+
+A clean delivery shows what is right. Then, each time from the same state of the database: delivered
+again, killed before and after every step and at every line of the handler, run again after a conflict,
+delivered by several at once, in other orders. The rows at the end must be those of the clean one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from oncebox import errors
+from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.steps import Next
+from oncebox.message import Message
+from oncebox.testing import memory, story
+from oncebox.testing.bench import Bench, Parcel
+from oncebox.testing.compare import Comparison, Difference
+from oncebox.testing.lines import Died
+from oncebox.testing.outside import Watch
+from oncebox.testing.recorders import Recorded
+from oncebox.testing.steps import Fault, Steps
+from oncebox.testing.story import FaultName, NotOnce, Proof, tell
+from oncebox.testing.tables import State
+
+ORDERS_MAX = 6
+AFTERWARDS = ("oncebox.result",)
+"""What may differ when messages come in another order: a result may tell the balance so far."""
+_LEDGER = {"0": "processed", "1": "unfinished", "2": "discarded", "3": "stale", "4": "suppressed"}
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a proof is asked for."""
+
+    status: str = "processed"
+    any_order: bool = False
+    ignore: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    outside: tuple[Any, ...] = ()
+    together: int = 4
+    lines_max: int = 40
+
+
+class Proving:
+    """A proof under way, on a database that is put back before every try."""
+
+    def __init__(self, bench: Bench, messages: Sequence[Message], wishes: Wishes) -> None:
+        self.bench = bench
+        self.messages = list(messages)
+        self.wishes = wishes
+        self.comparison = Comparison(wishes.ignore)
+        self.recorded = Recorded(wishes.outside)
+        self.proof = Proof()
+        ids = ", ".join(repr(message.id) for message in self.messages)
+        kinds = ", ".join(dict.fromkeys(repr(message.type) for message in self.messages))
+        self.who = f"consumer {bench.consumer.name!r}, type {kinds}, id {ids}"
+
+    def prove(self) -> Proof:
+        """The proof, or NotOnce. The database is left as one clean delivery leaves it, or as it was."""
+        self.bench.prepare()
+        self.bench.tables.save()
+        try:
+            self._clean()
+            self._clean_again()
+            self._duplicates()
+            for fault in self._faults():
+                self._break(fault)
+            self._together()
+            if self.wishes.any_order:
+                self._orders()
+        except BaseException:
+            self.bench.tables.restore()
+            raise
+        self._start()
+        self.bench.live(self._parcels(), Steps())
+        self.proof.noisy = self.comparison.noisy
+        return self.proof
+
+    # A clean delivery, twice
+
+    def _clean(self) -> None:
+        """The one that shows what is right: it works, and nothing leaves the process."""
+        self.original = self.bench.tables.read()
+        self._check_unknown()
+        watch = Watch(self.bench.app.database, self.wishes.allow)
+        self.steps = Steps(watch=watch, trace=True)
+        parcels = self._parcels()
+        at_work = self.bench.loop.at_work()
+        with watch.open():
+            self.bench.live(parcels, self.steps)
+            self.bench.loop.leave_late(at_work)
+        self.right = self.bench.tables.read()
+        self.right_effects = self.recorded.new()
+        if watch.seen:
+            # Before how it ended: a mail server that is not there in a test is the smaller trouble.
+            what = "the handler acts outside of its transaction:"
+            raise tell("outside", self.who, what, story.sightings(watch.seen), to=watch.seen[0].to)
+        self._check_ends(parcels)
+        self.proof.steps = self.steps.names
+        self.proof.outcomes = [self._last(parcel) for parcel in parcels]
+
+    def _clean_again(self) -> None:
+        """The same again, in the same process: what differs is a time, an id, or a memory."""
+        assert self.steps.lines is not None
+        remembered = self.steps.lines.memory
+        self._start(shifted=True)
+        before = remembered.state()
+        self.bench.live(self._parcels(), Steps())
+        changed = memory.changes(before, remembered.state())
+        self.again = self.bench.tables.read()
+        self.recorded.new()
+        if found := self.comparison.differences(self.right, self.again):
+            details = story.rows(found)
+            if changed:
+                details += [
+                    "",
+                    "in memory, the second delivery changed:",
+                    *(f"  {change}" for change in changed),
+                ]
+            column = (
+                f"{found[0].table}.{found[0].unexplained[0][0]}" if found[0].unexplained else found[0].table
+            )
+            what = "the same message on the same database gave other rows the second time:"
+            raise tell("memory", self.who, what, details, column=column)
+
+    def _check_unknown(self) -> None:
+        """Of a message that is known already nothing could be shown: its handler would not run."""
+        for message in self.messages:
+            key = (self.bench.consumer.name, message.source, message.id)
+            if any(row[:3] == key for row in self.original["oncebox.ledger"].rows):
+                what = f"id {message.id!r} was delivered before; a proof needs a message that is new"
+                raise tell("failed", self.who, what, ())
+
+    def _check_ends(self, parcels: list[Parcel]) -> None:
+        """Every message ended as it should, at its first try."""
+        for parcel in parcels:
+            end, wanted = self._end(parcel.message), self.wishes.status
+            outcomes = self._outcomes(parcel)
+            failure = next((o for o in outcomes if o.error is not None), None)
+            flaky = wanted == "processed" and any(o.status is Status.RETRY for o in outcomes)
+            if end.split(":")[0] == wanted and not flaky:
+                continue
+            error = failure.error if failure is not None else None
+            name: FaultName = "own commit" if isinstance(error, errors.TransactionError) else "failed"
+            details = [f"{type(error).__name__}: {error}"] if error is not None else []
+            what = f"delivered once, with nothing going wrong, it ended as {end!r} and not as {wanted!r}"
+            raise tell(
+                name, self.who, what if not flaky else f"{what}, and only after an error", details
+            ) from error
+
+    # What can happen
+
+    def _duplicates(self) -> None:
+        """On the rows of the second clean delivery: everything comes again, the latest first."""
+        for _ in range(2):
+            self.bench.live([Parcel(message) for message in reversed(self.messages)], Steps())
+            self.proof.duplicates += len(self.messages)
+        found = self.comparison.differences(self.again, self.bench.tables.read())
+        self._judge("duplicate", "it is delivered again", found)
+
+    def _faults(self) -> Iterable[Fault]:
+        for number, kind in enumerate(self.steps.kinds, 1):
+            if kind is not Next:  # nothing happens in it
+                yield Fault("before", number)
+        yield Fault("after", len(self.steps.kinds))
+        if self.steps.handled:
+            yield Fault("rerun", 1)
+        assert self.steps.lines is not None
+        for number in self.steps.lines.chosen(self.wishes.lines_max):
+            yield Fault("line", number)
+
+    def _break(self, fault: Fault) -> None:
+        """One fault; then another process takes over what the first has left."""
+        self._start()
+        parcels, steps = self._parcels(), Steps(fault)
+        try:
+            self.bench.live(parcels, steps)
+        except Died:
+            self._check_rollback(fault)
+            self.bench.live(parcels, Steps(), again=True)
+        if not steps.happened:
+            return
+        if fault.kind == "rerun":
+            self.proof.reruns += 1
+        else:
+            self.proof.crash_points += 1
+            self.proof.lines += fault.kind == "line"
+        found = self._differences(self.bench.tables.read())
+        self._judge("rerun" if fault.kind == "rerun" else "crash", self._told(fault), found)
+
+    def _check_rollback(self, fault: Fault) -> None:
+        """All or nothing: right after the death the rows are as before, or as a clean delivery leaves them."""
+        if len(self.messages) > 1 or len(self.bench.app.consumers) > 1:
+            return
+        left = self.bench.tables.read()
+        own = [name for name in left if name.startswith("oncebox.")]
+        found = self.comparison.differences(self.original, left, without=own)
+        if found and self.comparison.differences(self.right, left, without=own):
+            what = f"{self._told(fault)}, its transaction is rolled back, and yet rows have changed:"
+            raise tell("own commit", self.who, what, story.rows(found))
+
+    def _together(self) -> None:
+        self._start()
+        self.bench.live_together(self._parcels(), self.wishes.together)
+        self.bench.live(self._parcels(), Steps(), again=True)
+        self.proof.concurrent = self.wishes.together * len(self.messages)
+        found = self._differences(
+            self.bench.tables.read(), without=AFTERWARDS if len(self.messages) > 1 else ()
+        )
+        self._judge("concurrent", f"it is delivered {self.wishes.together} times at once", found)
+
+    def _orders(self) -> None:
+        """Every order of a few, or some orders of many; always the reverse, and the same ones every time."""
+        everything = list(itertools.islice(itertools.permutations(self.messages), 1, ORDERS_MAX + 1))
+        chance = random.Random(1)
+        some = [chance.sample(self.messages, len(self.messages)) for _ in range(ORDERS_MAX - 1)]
+        orders = everything if len(self.messages) <= 3 else [self.messages[::-1], *some]
+        for order in orders:
+            self._start()
+            for message in order:
+                self.bench.live([Parcel(message)], Steps())
+            self.proof.orders += 1
+            found = self._differences(self.bench.tables.read(), without=AFTERWARDS)
+            ids = ", ".join(repr(message.id) for message in order)
+            self._judge("order", f"the order is {ids}", found)
+
+    # How it ended
+
+    def _differences(self, state: State, *, without: Iterable[str] = ()) -> list[Difference]:
+        without = set(without)
+        dead = state["oncebox.dead"]
+        reasons = {row[dead.columns.index("reason")] for row in dead.rows}
+        if "unknown effect" in reasons:
+            # An effect that died in the middle is parked for a person, which is not what a clean run does.
+            without |= {f"oncebox.{name}" for name in ("dead", "result", "ledger", "queue")}
+        return self.comparison.differences(self.right, state, without=without)
+
+    def _judge(self, fault: FaultName, what: str, found: list[Difference]) -> None:
+        effects = self.recorded.new()
+        allowed = {} if fault == "duplicate" else self.right_effects
+        again = [
+            f"{name} was done {count} times instead of {allowed.get(name, 0)}"
+            for name, count in effects.items()
+            if count > allowed.get(name, 0)
+        ]
+        if found:
+            what = f"{what}, and in the end the rows are not those of a clean delivery:"
+            raise tell(fault, self.who, what, [*story.rows(found), *again])
+        if again:
+            what = f"{what}, and in the end something was done too often:"
+            raise tell("outside", self.who, what, again, to="…")
+
+    def _start(self, *, shifted: bool = False) -> None:
+        self.bench.tables.restore(shifted=shifted)
+        self.bench.ends.clear()
+        self.recorded.new()
+
+    def _parcels(self) -> list[Parcel]:
+        return [Parcel(message) for message in self.messages]
+
+    def _told(self, fault: Fault) -> str:
+        assert self.steps.lines is not None
+        return fault.told(self.steps.names, self.steps.lines.told())
+
+    def _outcomes(self, parcel: Parcel) -> list[Outcome]:
+        key = (self.bench.consumer.name, parcel.message.source, parcel.message.id)
+        return [*parcel.outcomes, *self.bench.ends.get(key, [])]
+
+    def _last(self, parcel: Parcel) -> Outcome:
+        return self._outcomes(parcel)[-1]
+
+    def _end(self, message: Message) -> str:
+        """How a message stands in oncebox's tables."""
+        key = (self.bench.consumer.name, message.source, message.id)
+        for row in self.right["oncebox.dead"].rows:
+            if row[:3] == key:
+                return f"dead: {row[3]}"
+        if key in self.right["oncebox.queue"].rows:
+            return "waiting"
+        for row in self.right["oncebox.ledger"].rows:
+            if row[:3] == key:
+                return _LEDGER.get(str(row[3]), str(row[3]))
+        return "never handled"
+
+
+__all__ = ["NotOnce", "Proof", "Proving", "Wishes"]

@@ -1,0 +1,86 @@
+"""What a database holds at one moment, as text: every table of the user's, and what oncebox keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+Row = tuple[str | None, ...]
+
+KEPT: dict[str, tuple[str, ...]] = {
+    "ledger": ("consumer", "source", "message_id", "state"),
+    "result": ("consumer", "source", "message_id", "body"),
+    "dead": ("consumer", "source", "message_id", "reason", "error_type"),
+    "queue": ("consumer", "source", "message_id"),
+    "outbox": ("id", "source", "type", "topic", "key", "payload", "content_type"),
+}
+"""What of oncebox's own tables must be the same after a crash. How often something was tried, by whom
+and when may differ."""
+SHIFT = 1_000_003
+"""How far sequences jump between two clean runs, so that what comes from a sequence can be told."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table's rows, in no order; `key` are the columns of its primary key."""
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: Counter[Row]
+
+    def only(self, columns: Iterable[str]) -> Table:
+        """These columns of it."""
+        wanted = tuple(columns)
+        places = [self.columns.index(name) for name in wanted]
+        rows: Counter[Row] = Counter()
+        for row, times in self.rows.items():
+            rows[tuple(row[place] for place in places)] += times
+        return Table(wanted, (), rows)
+
+
+State = dict[str, Table]
+"""Tables by name; oncebox's own are written `oncebox.ledger` and so on, whatever the engine."""
+
+
+class Tables(Protocol):
+    """A database that can be looked at as a whole and put back to where it was."""
+
+    def save(self) -> None:
+        """Remember everything as it is now."""
+        ...
+
+    def read(self) -> State:
+        """Everything as it is now."""
+        ...
+
+    def restore(self, *, shifted: bool = False) -> None:
+        """Everything as it was at `save`; `shifted` leaves sequences somewhere else, on purpose."""
+        ...
+
+    def make_due(self) -> bool:
+        """Let the time pass that queued messages wait for. Whether any of them waited."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database."""
+        ...
+
+
+def kept(name: str, table: Table) -> Table:
+    """What is compared of one of oncebox's tables."""
+    return table.only(KEPT[name])
+
+
+def as_text(value: object) -> str | None:
+    """A value as a story can show it; bytes are text where they can be."""
+    if value is None:
+        return None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raw = bytes(value)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "0x" + raw.hex()
+    return value if isinstance(value, str) else str(value)
