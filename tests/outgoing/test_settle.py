@@ -62,6 +62,8 @@ async def test_happened_makes_it_done_with_its_result(shop: Shop) -> None:
     assert (outcome.status, outcome.result) == (Status.DUPLICATE, {"r": 1})
     assert await ask(shop, open_effects(queries)) == []
     assert shop.rows(f"SELECT note FROM {shop.table('effect')}") == [("seen",)]
+    audited = f"SELECT verb, reason, filter, consumer, message_id, result FROM {shop.table('audit')}"
+    assert shop.rows(audited) == [("effects settle", "seen", '{"happened":true}', "mailer", "evt-1", "done")]
 
 
 async def test_did_not_puts_it_back_and_the_call_is_made_with_the_same_key(shop: Shop) -> None:

@@ -11,7 +11,11 @@ import typer
 
 from oncebox import __version__
 from oncebox.cli import failure
-from oncebox.cli.effects import list_command, settle_command
+from oncebox.cli.effects import list_command as effects_list
+from oncebox.cli.effects import settle_command as effects_settle
+from oncebox.cli.outbox import discard_command as outbox_discard
+from oncebox.cli.outbox import list_command as outbox_list
+from oncebox.cli.outbox import retry_command as outbox_retry
 from oncebox.cli.run import run_command as run_app
 from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
@@ -33,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Calls whose end is not known.")
+outbox_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that did not get out.")
 schema_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The tables as SQL text.")
 
 
@@ -90,8 +95,11 @@ app.command("run", help=teach(run_app), rich_help_panel=_RUN)(run_app)
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
-effects_app.command("list", help=teach(list_command))(list_command)
-effects_app.command("settle", help=teach(settle_command))(settle_command)
+effects_app.command("list", help=teach(effects_list))(effects_list)
+effects_app.command("settle", help=teach(effects_settle))(effects_settle)
+outbox_app.command("list", help=teach(outbox_list))(outbox_list)
+outbox_app.command("retry", help=teach(outbox_retry))(outbox_retry)
+outbox_app.command("discard", help=teach(outbox_discard))(outbox_discard)
 schema_app.command("print", help=teach(print_command))(print_command)
 
 
@@ -105,6 +113,12 @@ def effects() -> None:
     """Calls to the outside whose end is not known: list them, and decide."""
 
 
+@outbox_app.callback()
+def outbox() -> None:
+    """Outgoing messages that were given up: list them, try again, or let go."""
+
+
+app.add_typer(outbox_app, name="outbox", rich_help_panel=_DECIDE)
 app.add_typer(effects_app, name="effects", rich_help_panel=_DECIDE)
 app.add_typer(schema_app, name="schema", rich_help_panel=_TABLES)
 

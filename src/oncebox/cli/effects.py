@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
+from oncebox.cli.asking import ByOption, ask, who
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
-from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.resolve import find_target
 from oncebox.cli.text import age
 from oncebox.core.settle import OpenEffect, open_effects, settle
-from oncebox.core.steps import Op
 from oncebox.errors import UsageError
 from oncebox.message import check_id
-from oncebox.runtime.inspect import Reader
-from oncebox.runtime.schema import verify_schema_async
 
 ConsumerOption = Annotated[str | None, typer.Option("--consumer", "-c", help="Of this consumer only.")]
 
@@ -44,7 +41,7 @@ def list_command(
       oncebox effects list --consumer mailer --json
     """
     target = find_target(database, app, schema)
-    found = _ask(target, open_effects(target.database.queries, consumer))
+    found = ask(target, open_effects(target.database.queries, consumer))
     if as_json:
         print_json({"effects": found})
     elif not found:
@@ -62,6 +59,7 @@ def settle_command(
         ),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="How you know; it is kept.")] = "",
+    by: ByOption = None,
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="With --happened: what the call returned.")
     ] = None,
@@ -91,10 +89,10 @@ def settle_command(
     if result is not None and not happened:
         raise UsageError("--result goes with --happened: a call that did not happen returned nothing")
     target = find_target(database, app, schema)
-    done = _ask(
+    done = ask(
         target,
         settle(
-            target.database.queries, message_id, happened=happened, reason=reason.strip(),
+            target.database.queries, message_id, happened=happened, reason=reason.strip(), who=who(by),
             result=_decoded(result), consumer=consumer, source=source,
         ),
     )  # fmt: skip
@@ -110,21 +108,6 @@ def _decoded(result: str | None) -> Any:
         return msgspec.json.decode(result) if result is not None else None
     except msgspec.DecodeError:
         raise UsageError("--result is not JSON; quote it for your shell: --result '{\"id\": 1}'") from None
-
-
-def _ask(target: Target, op: Op[Any]) -> Any:
-    target.must_exist()
-
-    async def ask() -> Any:
-        await verify_schema_async(target.database)
-        reader = Reader(target.database)
-        try:
-            return await reader.ask(op)
-        finally:
-            await reader.close()
-
-    with target.named():
-        return asyncio.run(ask())
 
 
 def _table(found: list[OpenEffect]) -> Table:

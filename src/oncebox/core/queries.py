@@ -103,6 +103,11 @@ class Queries:
     outbox_park: Query
     outbox_sweep: Query
     outbox_status: Query
+    outbox_parked: Query
+    outbox_parked_count: Query
+    outbox_retry: Query
+    outbox_discard: Query
+    audit: Query
     effect_start: Query
     effect_look: Query
     effect_settle: Query

@@ -12,6 +12,7 @@ import msgspec
 
 from oncebox import errors
 from oncebox.codec import encode_result
+from oncebox.core.audit import Act, Touched, audit
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Op, Rollback
 from oncebox.core.work import new_token
@@ -61,6 +62,7 @@ def settle(
     *,
     happened: bool,
     reason: str,
+    who: str = "",
     result: Any = None,
     consumer: str | None = None,
     source: str | None = None,
@@ -89,7 +91,9 @@ def settle(
         calls.append(Call(queries.effect_resolve, {**key, "state": state, "note": reason}))
         if not (yield Execute(tuple(calls))):
             raise errors.UsageError(f"{named}: somebody else has settled it meanwhile")
-        yield Commit(token)
+        act = Act(verb="effects settle", who=who, reason=reason, filter={"happened": happened})
+        touched = Touched(consumer=key["consumer"], source=key["source"], id=message_id, result=state)
+        yield Commit(token, (audit(queries, act, [touched]),))
     except BaseException as error:
         if not isinstance(error, GeneratorExit):
             yield Rollback()
