@@ -10,7 +10,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -89,7 +89,9 @@ async def raw(client: httpx.AsyncClient, request: bytes, *, end: bool = False) -
         if end:
             writer.write_eof()
         async with asyncio.timeout(20):
-            return await reader.read()
+            with suppress(ConnectionResetError):  # it may close while we still send
+                return await reader.read()
+        return b""
     finally:
         writer.close()
 

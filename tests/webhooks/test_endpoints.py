@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ from oncebox.webhooks import Webhooks, github, standard, stripe, token
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, effect
 from tests.servers import Postgres, Proxy
+from tests.waiting import eventually_async
 from tests.webhooks.kit import (
     BODY,
     OLD_SECRET,
@@ -234,9 +235,11 @@ async def test_without_a_database_it_is_503_with_retry_after_and_then_it_works(
                 assert away.json() == {"error": "it could not be taken; try again"}
             proxy.pass_through()
 
-            async with asyncio.timeout(30):
-                while not (await post("during")).is_success:
-                    await asyncio.sleep(0.05)
+            async def taken() -> bool:
+                return (await post("during")).is_success
+
+            predicate: Callable[[], bool | Awaitable[bool]] = taken
+            await eventually_async(predicate, 30)
             await handled(shop)
         assert shop.effects() == {"before": 1, "during": 1}
     finally:

@@ -97,6 +97,7 @@ def _inherited(address: str) -> socket.socket:
     try:
         found = socket.socket(fileno=int(number))
         if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found.detach()
             raise OSError("it is not a listening socket")
     except (OSError, ValueError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else "not a number"
