@@ -16,7 +16,7 @@ from oncebox import config as _config
 from oncebox import errors
 from oncebox.brokers.contract import Sink, Source
 from oncebox.consumer import Consumer
-from oncebox.core.outgoing import Outlets
+from oncebox.core.outgoing import Outlets, Placing
 from oncebox.core.steps import Call
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
@@ -140,7 +140,14 @@ class App:
     def outlets(self, consumer: str) -> Outlets:
         """Where a consumer's handlers may send to."""
         stored = frozenset(c.name for c in self.consumers.values() if c.policy.mode == "stored")
-        return Outlets(source=self.source or consumer, has_sink=bool(self.sinks), consumers=stored)
+        placings = {
+            c.name: Placing(c.policy, c.intake.place)
+            for c in self.consumers.values()
+            if c.policy.order_by is not None and c.policy.mode == "stored"
+        }
+        return Outlets(
+            source=self.source or consumer, has_sink=bool(self.sinks), consumers=stored, placings=placings
+        )
 
     def load(self, reference: str) -> bytes:
         """A payload from the store."""
@@ -199,6 +206,7 @@ class App:
                     f"consumer {consumer.name!r} has plain def handlers, which {self.database.driver} can't serve "
                     "here; use async def, or a blocking driver such as postgresql://"
                 )
+            self._check_order(consumer)
             horizon = consumer.source.redelivery_horizon_seconds if consumer.source is not None else 0.0
             retention = consumer.policy.retention_seconds
             if retention is not None and horizon is not None and retention < horizon:
@@ -206,6 +214,16 @@ class App:
                     f"consumer {consumer.name!r}: retention is {retention:g} s, but its source may deliver again "
                     f"after {horizon:g} s; keep the ledger at least that long"
                 )
+
+    def _check_order(self, consumer: Consumer) -> None:
+        """A lock excludes, it does not order: inline, only a source that pins keys can keep their order."""
+        policy, source = consumer.policy, consumer.source
+        if policy.order_by is None or policy.mode == "stored" or source is None or source.pins_keys:
+            return
+        raise errors.ConfigError(
+            f'consumer {consumer.name!r}: order_by={policy.order_by!r} with mode="inline" needs a source that gives '
+            f'all messages of a key to one consumer at a time, and {source.name} does not; use mode="stored"'
+        )
 
     @property
     def sync_state(self) -> _SyncState:

@@ -10,6 +10,7 @@ from oncebox import errors
 from oncebox.brokers.contract import Source
 from oncebox.core.effects import EffectPolicy, OnUnknown
 from oncebox.core.inline import stream
+from oncebox.core.ordered import deliver_in_order
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
@@ -141,6 +142,7 @@ class Consumer:
             handler=self.registry.find,
             outlets=self.app.outlets(self.name),
             lapse_seconds=self.app.lapse_seconds,
+            spills=self.policy.mode == "inline" and not getattr(self.source, "delays", True),
         )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:
@@ -249,7 +251,9 @@ class Consumer:
 
     def _flow(self, item: Item) -> Op[None]:
         work = self.work(self.app.worker, 0)
-        return stream(work, item) if self.policy.mode == "inline" else _received(work, item)
+        if self.policy.mode == "stored":
+            return _received(work, item)
+        return stream(work, item) if item.lane is None else deliver_in_order(work, item)
 
     def _performer(self, session: Session, side: Any, is_async: bool) -> Performer:
         work = self.work(self.app.worker, 0)

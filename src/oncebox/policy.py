@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,9 @@ from oncebox.message import PAYLOAD_BYTES_MAX
 Mode = Literal["inline", "stored"]
 Durability = Literal["each", "group"]
 Fingerprint = Literal["raw", "canonical"]
+OrderBy = Literal["key", "sequence"]
+OnDead = Literal["block", "skip"]
+OnGap = Literal["park", "skip", "proceed"]
 
 
 def _check_whole(word: str, value: object) -> None:
@@ -85,13 +89,33 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     claim_check_bytes: int = 0
     """Payloads larger than this go to the app's store, and only a reference is queued; 0: never."""
     retention_seconds: float | None = None
+    order_by: OrderBy | None = None
+    """One message of a key at a time, in arrival order (`key`) or by the version it carries (`sequence`)."""
+    key: str | Callable[..., Any] | None = None
+    """Where the key is: a payload member, `header:name`, a function of the message; None: the broker's."""
+    sequence: str | Callable[..., Any] | None = None
+    """Where the version is, as for `key`."""
+    sequence_start: int | Literal["learn"] | None = None
+    """A key's first version, or `learn`: whichever arrives first."""
+    on_dead: OnDead = "block"
+    """What a message that ends `dead` does to its key: blocks it until somebody has dealt with it, or not."""
+    gap_seconds: float = 300.0
+    """How long a key waits for a missing version."""
+    on_gap: OnGap = "park"
+    """Then: what waits goes to `dead: gap`; or the missing are skipped (late ones are stale), or passed
+    over for now (late ones are handled when they come)."""
 
     def __post_init__(self) -> None:
         for word, kind in (
             ("mode", Mode),
             ("durability", Durability),
             ("fingerprint", Fingerprint),
+            ("order_by", OrderBy),
+            ("on_dead", OnDead),
+            ("on_gap", OnGap),
         ):
+            if word == "order_by" and self.order_by is None:
+                continue
             if getattr(self, word) not in get_args(kind):
                 choices = ", ".join(repr(choice) for choice in get_args(kind))
                 raise ConfigError(f"{word}={getattr(self, word)!r}: it is one of {choices}")
@@ -123,6 +147,35 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.durability == "group" and self.batch > 1:
             raise ConfigError('durability="group" and batch share the same flush: choose one of them')
+        self._check_order()
+
+    def _check_order(self) -> None:
+        if self.order_by is None:
+            for word in ("key", "sequence", "sequence_start"):
+                if getattr(self, word) is not None:
+                    raise ConfigError(f'{word}={getattr(self, word)!r} needs order_by="key" or "sequence"')
+            return
+        for word in ("key", "sequence"):
+            said = getattr(self, word)
+            if said is not None and not (said and isinstance(said, str)) and not callable(said):
+                raise ConfigError(
+                    f'{word}={said!r}: it is a payload member ("case.id"), "header:name", or a function of the message'
+                )
+        if self.order_by == "key" and (self.sequence is not None or self.sequence_start is not None):
+            raise ConfigError('sequence and sequence_start need order_by="sequence"')
+        if self.order_by == "sequence":
+            if self.sequence is None:
+                raise ConfigError('order_by="sequence" needs sequence=…: where a message carries its version')
+            start = self.sequence_start
+            if start != "learn" and (not isinstance(start, int) or isinstance(start, bool)):
+                raise ConfigError(
+                    'order_by="sequence" needs sequence_start=…: the first version of a key (0, 1, …), or "learn" '
+                    "to start each key with the version that arrives first"
+                )
+        if self.mode == "inline" and (self.durability == "group" or self.batch > 1):
+            raise ConfigError(
+                'order_by with mode="inline" is one message per transaction; for batches use mode="stored"'
+            )
 
 
 WORDS = frozenset(Policy.__struct_fields__)
@@ -133,6 +186,7 @@ _ALIASES = {
     "lease": "lease_seconds",
     "lock_timeout": "lock_timeout_seconds",
     "retention": "retention_seconds",
+    "gap": "gap_seconds",
 }
 
 

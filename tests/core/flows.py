@@ -78,6 +78,8 @@ def queued(seq: int, *, attempts: int = 0, deaths: int = 0, token: str | None = 
         attempts,
         deaths,
         token,
+        None,
+        None,
     )
 
 

@@ -85,7 +85,7 @@ async def test_a_death_is_counted_once_and_the_suspect_runs_alone(shop: Shop) ->
     await die_in_hand(shop, billing, slot=7)
 
     # Whoever is reaped by several reapers is counted once.
-    reaped = [await shop.perform(billing, lambda work: reap_lapsed(work, 0.0), slot=slot) for slot in (2, 3)]
+    reaped = [await shop.perform(billing, lambda work: reap_lapsed(work, -1.0), slot=slot) for slot in (2, 3)]
 
     assert sum(reaped) == 1
     assert await shop.work_off(billing) == [], "suspects are left out of batches"
@@ -103,7 +103,7 @@ async def test_a_message_that_kills_its_worker_again_and_again_is_a_crash_loop(s
     await shop.deliver(billing, event())
     for n in range(3):
         await die_in_hand(shop, billing, slot=10 + n, suspect=n > 0)
-        assert await shop.perform(billing, lambda work: reap_lapsed(work, 0.0), slot=2) == 1
+        assert await shop.perform(billing, lambda work: reap_lapsed(work, -1.0), slot=2) == 1
 
     (item,) = await shop.work(billing, suspect=True)
 

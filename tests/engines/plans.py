@@ -31,6 +31,8 @@ def key_rows(start: int, **more: Any) -> list[dict[str, Any]]:
 
 
 MARK = {"type": "paid", "fingerprint": b"f"}
+PLACE: dict[str, Any] = {"lane": "k1", "version": 7}
+LANES: dict[str, Any] = {"consumer": "c1", "keys": [f"k{n}" for n in range(100)]}
 HOT: dict[str, dict[str, Any]] = {
     "claim": {**ONE, **MARK, "state": 0, "lazy": False, "token": "t"},
     "claim_many": {"consumer": "c1", "rows": key_rows(1, **MARK)},
@@ -44,7 +46,7 @@ HOT: dict[str, dict[str, Any]] = {
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup_one": {"consumer": "c1", **key_rows(1)[0]},
     "keep_result": {**ONE, "body": b"1"},
-    "store": {"consumer": "c1", "rows": key_rows(900_001, **MARK, key=None, **CONTENT)},
+    "store": {"consumer": "c1", "rows": key_rows(900_001, **MARK, **PLACE, key=None, **CONTENT)},
     "vouch": {"rows": key_rows(1, consumer="c1")},
     "due": TYPES,
     "due_suspect": TYPES,
@@ -60,10 +62,27 @@ HOT: dict[str, dict[str, Any]] = {
     "charge": {"seq": 1, "seconds": 1.0},
     "record_attempt": {**ONE, **ERROR, "died": False, "worker": "w"},
     "count_attempts": ONE,
-    "bury": {**ONE, **MARK, **CONTENT, **ERROR, "key": None, "reason": "terminal", "attempts": 1},
+    "bury": {**ONE, **MARK, **PLACE, **CONTENT, **ERROR, "key": None, "reason": "terminal", "attempts": 1},
     "bury_queued": {**ERROR, "seq": 1, "reason": "terminal", "charged": 1},
     "suspect": {"seqs": SEQS},
     "record_deaths": {"seqs": SEQS, "worker": "w"},
+    "key_touch": {**LANES, "last": 0},
+    "key_lock": LANES,
+    "key_backlog": LANES,
+    "key_start": {"consumer": "c1", "key": "k1", "last": 0},
+    "key_moved": {"consumer": "c1", "rows": [{"key": f"k{n}", "version": 1} for n in range(100)]},
+    "key_block": {**ONE, "key": "k1"},
+    "key_unblock": {"consumer": "c1", "key": "k1"},
+    "key_redriven": {**ONE, "key": "k1"},
+    "key_stale": LANES,
+    "key_drop": LANES,
+    "key_pass": LANES,
+    "key_gaps": LANES,
+    "key_overdue": {"consumer": "c1", "seconds": 60.0, "limit": 100},
+    "key_waiting": {"consumer": "c1", "key": "k1", "limit": 100},
+    "key_skip": {"consumer": "c1", "key": "k1", "keep": True},
+    "key_reset": {"consumer": "c1", "key": "k1", "last": 3},
+    "spill": {**ONE, "attempts": 1, "turn": True, "seconds": 1.0},
 }
 """Every query that is run per message or per batch, with what it is run with."""
 
@@ -80,6 +99,7 @@ ELSEWHERE = {
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",
     "outbox_parked", "outbox_parked_count", "outbox_retry", "outbox_discard", "audit",  # by people
+    "keys_stuck", "keys_count",  # by people
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip
 """Queries that are not run per message, or are looked at somewhere else."""
@@ -118,7 +138,23 @@ def fill(connection: Connection) -> None:
         "INSERT INTO oncebox.result (consumer, source, message_id, body) "
         "SELECT 'c' || n % 5, 's', 'm' || n, '1' FROM generate_series(100001, 120000) n",
     )
+    fill_lanes(connection)
     run(connection, "VACUUM ANALYZE")
+
+
+def fill_lanes(connection: Connection) -> None:
+    """Five thousand lanes of eight, by sequence; a few are stuck."""
+    run(
+        connection,
+        "INSERT INTO oncebox.key (consumer, key, last, gap) SELECT 'c1', 'k' || n, 0, "
+        "CASE WHEN n % 1000 = 0 THEN statement_timestamp() END FROM generate_series(1, 5000) n",
+    )
+    run(
+        connection,
+        "INSERT INTO oncebox.queue (seq, consumer, source, message_id, type, fingerprint, payload, headers, "
+        "content_type, provenance, lane, version, turn) SELECT 2000000 + n, 'c1', 'l', 'l' || n, 'paid', '', "
+        "'', '', '', '{}', 'k' || n % 5000 + 1, n / 5000 + 1, n < 5000 FROM generate_series(0, 39999) n",
+    )
 
 
 def fill_queue(connection: Connection, first: int, last: int, consumer: str = "'c' || n % 5") -> None:

@@ -10,7 +10,7 @@ from oncebox.runtime.schema import migrate
 from tests.engines.plans import HOT, TYPES, Connection, explain, fill, fill_queue, run, unplaced
 from tests.servers import Postgres
 
-LARGE = {"ledger", "queue", "dead", "attempt", "result"}
+LARGE = {"ledger", "queue", "dead", "attempt", "result", "key"}
 BATCH = {
     "claim_many",
     "guard_claim_many",
@@ -24,6 +24,14 @@ BATCH = {
     "postpone",
     "suspect",
     "record_deaths",
+    "key_touch",
+    "key_lock",
+    "key_backlog",
+    "key_moved",
+    "key_stale",
+    "key_drop",
+    "key_pass",
+    "key_gaps",
 }
 
 # One large database is enough for all xdist workers.

@@ -13,10 +13,23 @@ from collections.abc import Sequence
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
-from oncebox.core.inline import known_outcome, vouch
+from oncebox.core.inline import known_outcome, spilling, vouch
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import outgoing_calls
-from oncebox.core.steps import Begin, Call, Commit, Fetch, Handle, Op, Restore, Rollback, Save, Settle
+from oncebox.core.steps import (
+    Begin,
+    Call,
+    Commit,
+    Execute,
+    Fetch,
+    Handle,
+    Op,
+    Restore,
+    Rollback,
+    Save,
+    Settle,
+)
+from oncebox.core.storing import rows_to_store
 from oncebox.core.work import Item, Work
 
 LOCK_MS = 30
@@ -232,6 +245,11 @@ def _charge(work: Work, item: Item, error: BaseException) -> Op[tuple[Call, ...]
     verdict = judge(error, rows[0][0] + 1, work.policy, work.jitter)
     item.outcome = verdict.outcome
     calls: tuple[Call, ...] = (record_attempt(work, item, error),)
+    if verdict.fate is Fate.RETRY and work.spills:
+        yield Execute((work.keyed(work.queries.unclaim, item),))
+        if (yield Fetch(rows_to_store(work, [item]))):
+            item.outcome = Outcome(Status.STORED, error=error)
+            return (*calls, *spilling(work, item, rows[0][0] + 1, verdict.delay_seconds))
     if verdict.fate is Fate.RETRY:
         return (*calls, work.keyed(work.queries.unclaim, item))
     if verdict.fate is Fate.DISCARDED:

@@ -107,6 +107,8 @@ def bury(work: Work, item: Item, reason: str, error: BaseException, attempts: in
         error=text.message,
         traceback=text.traceback,
         attempts=attempts,
+        lane=item.lane,
+        version=item.version,
     )
 
 

@@ -23,6 +23,7 @@ from oncebox.core.failure import (
     lost_too_often,
     record_attempt,
 )
+from oncebox.core.lanes import advance_those, enter, lanes_of, leave, lock
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
@@ -39,6 +40,7 @@ from oncebox.core.steps import (
     Settle,
     Side,
 )
+from oncebox.core.storing import rows_to_store
 from oncebox.core.work import Item, Work
 
 GROUP_MAX = 100
@@ -304,8 +306,11 @@ def is_done(work: Work, item: Item) -> Op[bool]:
 def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
     """Record a failure whose effects are rolled back already, and decide what becomes of the message."""
     token = work.token()
+    lanes = lanes_of([item])
+    held = (enter(work, [item])[1], lock(work.queries, work.consumer, lanes)) if lanes else ()
+    spilled = False
     try:
-        changed = yield Begin(token, (record_attempt(work, item, error),))
+        changed = yield Begin(token, (*held, record_attempt(work, item, error)))
         for _ in range(RERUNS_MAX):
             if changed:
                 break
@@ -323,6 +328,10 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
                 return
             if verdict.fate is Fate.DEAD:
                 calls += (bury(work, item, verdict.reason, error, rows[0][0] + rows[0][1]),)
+            calls = leave(work, calls, *(((), [item]) if verdict.fate is Fate.DEAD else ([item], ())))
+        elif work.spills and (yield Fetch(rows_to_store(work, [item]))):
+            calls += spilling(work, item, rows[0][0], verdict.delay_seconds)
+            spilled = True
         yield Commit(token, calls)
     except BaseException as lost:
         if not isinstance(lost, GeneratorExit):
@@ -332,7 +341,14 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
             return
         raise
     item.marked = False
-    item.outcome = verdict.outcome
+    item.outcome = Outcome(Status.STORED, error=error) if spilled else verdict.outcome
+
+
+def spilling(work: Work, item: Item, attempts: int, seconds: float) -> tuple[Call, ...]:
+    """An item that was just stored is the queue's from now on: due again after its backoff."""
+    lanes = lanes_of([item])
+    spill = work.keyed(work.queries.spill, item, attempts=attempts, turn=not lanes, seconds=seconds)
+    return (spill, *(advance_those(work, lanes) if lanes else ()))
 
 
 def vouch(work: Work, items: list[Item]) -> Op[None]:

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     GAP = "gap"
     UNFINISHED = "unfinished"
     NO_IDENTITY = "no identity"
+    NO_PLACE = "no place"
     TOO_LARGE = "too large"
     UNKNOWN_EFFECT = "unknown effect"
 

@@ -10,17 +10,20 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oncebox import errors
-from oncebox.codec import pack_headers, pack_provenance
+from oncebox.codec import pack_headers
+from oncebox.core.lanes import advance, lock, starts, touch
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Call
+from oncebox.core.storing import row_to_store
 from oncebox.identity import derived, fingerprint
+from oncebox.identity.lanes import Place
 from oncebox.message import (
     PAYLOAD_BYTES_MAX,
     TYPE_BYTES_MAX,
@@ -31,6 +34,7 @@ from oncebox.message import (
     encode_payload,
     header_pairs,
 )
+from oncebox.policy import Policy
 
 if TYPE_CHECKING:
     from oncebox.core.work import Item, Work
@@ -56,6 +60,13 @@ class Sending(msgspec.Struct, frozen=True):
 
     consumer: str
     message: Message
+
+
+class Placing(msgspec.Struct, frozen=True):
+    """How a consumer orders its messages."""
+
+    policy: Policy
+    place: Callable[[Message], Place]
 
 
 def new_id() -> str:
@@ -142,7 +153,9 @@ def slot_of(message: Message) -> int:
     return zlib.crc32((message.key if message.key is not None else message.id).encode()) % SLOTS
 
 
-def send_calls(queries: Queries, sendings: Sequence[Sending]) -> tuple[Call, ...]:
+def send_calls(
+    queries: Queries, sendings: Sequence[Sending], placings: Mapping[str, Placing]
+) -> tuple[Call, ...]:
     """Ledger and queue rows for other consumers, each consumer's together, in one order for all.
 
     An id that is known with another payload or type is buried as a conflict, in the same transaction:
@@ -151,25 +164,35 @@ def send_calls(queries: Queries, sendings: Sequence[Sending]) -> tuple[Call, ...
     stores: list[Call] = []
     clashes: list[Call] = []
     for consumer in sorted({each.consumer for each in sendings}):
+        those = [each.message for each in sendings if each.consumer == consumer]
+        placing = placings.get(consumer)
+        places = [placing.place(message) if placing else (None, None) for message in those]
         rows = [
-            {
-                "source": each.message.source,
-                "message_id": each.message.id,
-                "type": each.message.type,
-                "fingerprint": fingerprint(each.message.type, each.message.payload),
-                "key": each.message.key,
-                "payload": each.message.payload,
-                "headers": pack_headers(each.message.headers),
-                "content_type": each.message.content_type,
-                "provenance": pack_provenance(each.message.provenance),
-            }
-            for each in sendings
-            if each.consumer == consumer
+            row_to_store(message, fingerprint(message.type, message.payload), message.payload, *place)
+            for message, place in zip(those, places, strict=True)
         ]
-        stores.append(Call(queries.store, {"consumer": consumer, "rows": rows}))
+        store = Call(queries.store, {"consumer": consumer, "rows": rows})
+        stores += [store] if placing is None else _in_order(queries, consumer, placing, places, store)
         said = [{**row, "clash": _clash(consumer, row)} for row in rows]
         clashes.append(Call(queries.send_clash, {"consumer": consumer, "rows": said}))
     return (*stores, *clashes)
+
+
+def _in_order(
+    queries: Queries, consumer: str, placing: Placing, places: list[Place], store: Call
+) -> list[Call]:
+    """A send to an ordered consumer goes through its lanes, like everything that is stored there."""
+    keys = sorted({key for key, _ in places if key is not None})
+    if not keys:
+        return [store]
+    policy = placing.policy
+    return [
+        touch(queries, consumer, policy, keys),
+        *starts(queries, consumer, policy, places),
+        lock(queries, consumer, keys),
+        store,
+        *advance(queries, consumer, policy, keys),
+    ]
 
 
 def _clash(consumer: str, row: dict[str, Any]) -> str:
@@ -183,7 +206,7 @@ def outgoing_calls(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
     """Everything these items' handlers send, for the closing message."""
     sendings = [each for item in items for each in item.sendings]
     publications = [each for item in items for each in item.publications]
-    calls = send_calls(work.queries, sendings) if sendings else ()
+    calls = send_calls(work.queries, sendings, work.outlets.placings) if sendings else ()
     return (*calls, publish_call(work.queries, publications, lazy=work.lazy)) if publications else calls
 
 
@@ -195,6 +218,8 @@ class Outlets(msgspec.Struct, frozen=True):
     has_sink: bool = False
     consumers: frozenset[str] = frozenset()
     """Consumers of the same app that store their messages."""
+    placings: dict[str, Placing] = {}
+    """Those of them that are ordered, and how."""
 
 
 class Tx:
@@ -214,6 +239,11 @@ class Tx:
         self.sendings: list[Sending] = []
         self.closed = False
         self._outlets = outlets or Outlets()
+
+    @property
+    def placings(self) -> Mapping[str, Placing]:
+        """How the consumers that `send` reaches order their messages."""
+        return self._outlets.placings
 
     def publish(
         self,

@@ -116,6 +116,25 @@ class Queries:
     effect_find: Query
     effects_open: Query
     effects_count: Query
+    key_touch: Query
+    key_lock: Query
+    key_backlog: Query
+    key_start: Query
+    key_moved: Query
+    key_block: Query
+    key_unblock: Query
+    key_redriven: Query
+    key_stale: Query
+    key_drop: Query
+    key_pass: Query
+    key_gaps: Query
+    key_overdue: Query
+    key_waiting: Query
+    key_skip: Query
+    key_reset: Query
+    keys_stuck: Query
+    keys_count: Query
+    spill: Query
     exhume: Query
     unbury: Query
     queued: Query

@@ -13,12 +13,7 @@ import msgspec
 from msgspec import structs
 
 from oncebox import errors
-from oncebox.codec import (
-    pack_headers,
-    pack_provenance,
-    unpack_headers,
-    unpack_provenance,
-)
+from oncebox.codec import unpack_headers, unpack_provenance
 from oncebox.core.batch import LOCK_MS, Run, Undo, distinct, handle_all, results
 from oncebox.core.failure import (
     RERUNS_MAX,
@@ -31,6 +26,7 @@ from oncebox.core.failure import (
     record_attempt,
 )
 from oncebox.core.inline import claiming, known_outcome, vouch
+from oncebox.core.lanes import advance_those, block, enter, lanes_from, leave, lock, starts
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.queries import Query
 from oncebox.core.steps import (
@@ -45,6 +41,7 @@ from oncebox.core.steps import (
     Settle,
     Side,
 )
+from oncebox.core.storing import rows_to_store
 from oncebox.core.work import Item, Work
 from oncebox.message import Message
 
@@ -71,7 +68,11 @@ def receive(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
 
 def _store(work: Work, items: list[Item]) -> Op[None]:
     store = Fetch(rows_to_store(work, items))
-    if work.marks_first:
+    if any(item.lane is not None for item in items):
+        rows = yield from _store_in_order(work, items)
+        if rows is None:
+            return  # a lane's row was swept between two statements: left without an outcome, stored again
+    elif work.marks_first:
         token = work.token()
         try:
             yield Begin(token)
@@ -86,6 +87,8 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
     stored = {(row[0], row[1]) for row in rows}
     known: list[Item] = []
     for item in items:
+        if item.outcome is not None:
+            continue
         if (item.message.source, item.message.id) in stored:
             item.outcome = Outcome(Status.STORED)
         else:
@@ -94,23 +97,29 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
         yield from _already_known(work, known)
 
 
-def rows_to_store(work: Work, items: list[Item]) -> Call:
-    """The call that puts items into ledger and queue, and returns those that were new."""
-    rows = [
-        {
-            "source": item.message.source,
-            "message_id": item.message.id,
-            "type": item.message.type,
-            "fingerprint": item.fingerprint,
-            "key": item.message.key,
-            "payload": item.payload,
-            "headers": pack_headers(item.message.headers),
-            "content_type": item.message.content_type,
-            "provenance": pack_provenance(item.message.provenance),
-        }
-        for item in items
-    ]
-    return work.call(work.queries.store, consumer=work.consumer, rows=rows)
+def _store_in_order(work: Work, items: list[Item]) -> Op[list[Any] | None]:
+    """Store under the lanes' locks and hand on the turn. What is past is kept in the ledger as stale."""
+    keys, touching = enter(work, items)
+    learned = starts(work.queries, work.consumer, work.policy, [(item.lane, item.version) for item in items])
+    token = work.token()
+    try:
+        yield Begin(token, (touching, *learned))
+        lanes = lanes_from((yield Fetch(lock(work.queries, work.consumer, keys))))
+        if len(lanes) < len(keys):
+            yield Rollback()
+            return None
+        rows: list[Any] = yield Fetch(rows_to_store(work, items))
+        yield Commit(token, advance_those(work, keys))
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
+    stored = {(row[0], row[1]) for row in rows}
+    for item in items:
+        is_new = (item.message.source, item.message.id) in stored
+        if is_new and item.lane is not None and lanes[item.lane].is_past(item.version):
+            item.outcome = Outcome(Status.STALE)
+    return rows
 
 
 def _already_known(work: Work, items: list[Item]) -> Op[None]:
@@ -147,7 +156,9 @@ def receive_refused(work: Work, item: Item) -> Op[None]:
     try:
         changed = yield Begin(token, (claiming(work, item, token),), carried=True)
         if changed:
-            yield Commit(token, (bury(work, item, reason, error, 0),))
+            blocks = item.lane is not None and work.policy.on_dead == "block"
+            after = (enter(work, [item])[1], block(work, item)) if blocks else ()
+            yield Commit(token, (bury(work, item, reason, error, 0), *after))
             item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
             return
         yield Rollback()
@@ -173,7 +184,7 @@ def _write(work: Work, calls: tuple[Call, ...]) -> Op[None]:
 def to_item(work: Work, row: Sequence[Any]) -> Item:
     """A queue row as an item."""
     seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance = row[:10]
-    attempts, deaths, token = row[10:13]
+    attempts, deaths, token, lane, version = row[10:15]
     message = Message(
         id=str(message_id),
         type=str(kind),
@@ -187,6 +198,7 @@ def to_item(work: Work, row: Sequence[Any]) -> Item:
     )
     item = Item(message, bytes(fingerprint), work.handler(message.type))
     item.seq, item.attempts, item.deaths, item.token = seq, attempts, deaths, token
+    item.lane, item.version = lane, version
     return item
 
 
@@ -202,8 +214,8 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         if suspect and items[0].deaths >= work.policy.crash_limit:
             error = errors.ProcessDied(f"{items[0].deaths} processes died with this message in hand")
             verdict = Verdict(Fate.DEAD, error, Reason.CRASH_LOOP)
-            charged = items[0].deaths
-            yield Commit(token, (*bury_queued(work, items[0], verdict, charged=charged), work.withdraw()))
+            buried = bury_queued(work, items[0], verdict, charged=items[0].deaths)
+            yield Commit(token, (*leave(work, buried, (), [items[0]]), work.withdraw()))
             yield from _settle(items, verdict)
             return 1
         if len(items) == 1 and work.reruns.get(items[0].seq, 0) > RERUNS_MAX:
@@ -212,6 +224,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         verdicts, calls = _charges(work, run.failed)
         finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
         calls = (*(results(work, run.done)), *((finish,) if run.done else ()), *calls)
+        calls = leave(work, calls, *_gone(run.done, verdicts))
         if run.failed or run.left:
             calls += (work.withdraw(),)
         yield Commit(token, calls)
@@ -242,6 +255,12 @@ def _handle_those(work: Work, items: list[Item]) -> Op[Run]:
     run = yield from handle_all(work, [item for item in items if item not in known])
     run.failed += [(item, work.unrecorded[item.seq]) for item in known]
     return run
+
+
+def _gone(done: Sequence[Item], verdicts: Sequence[tuple[Item, Verdict]]) -> tuple[list[Item], list[Item]]:
+    """Who leaves the queue: to be passed, and dead."""
+    discarded = [item for item, verdict in verdicts if verdict.fate is Fate.DISCARDED]
+    return [*done, *discarded], [item for item, verdict in verdicts if verdict.fate is Fate.DEAD]
 
 
 def _settle(items: list[Item], verdict: Verdict) -> Op[None]:
@@ -310,7 +329,7 @@ def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
     verdict, calls = charge_queued(work, item, error)
     if isinstance(error, Exception):
         work.unrecorded[item.seq] = error
-    yield from _write(work, (*calls, work.withdraw()))
+    yield from _write(work, (*leave(work, calls, *_gone((), [(item, verdict)])), work.withdraw()))
     work.unrecorded.pop(item.seq, None)
     work.reruns.pop(item.seq, None)
     item.outcome = verdict.outcome
@@ -407,7 +426,8 @@ def _run_leased(work: Work, item: Item) -> Op[None]:
             f"consumer {work.consumer!r}: the lease on id {item.message.id!r} ran out while it was handled; "
             "another worker has it, and this one's effects are rolled back"
         )
-    yield Commit(token, (*calls, work.call(work.queries.finish_leased, seq=item.seq, token=item.token)))
+    finish = work.call(work.queries.finish_leased, seq=item.seq, token=item.token)
+    yield Commit(token, leave(work, (*calls, finish), [item]))
     item.outcome = Outcome(Status.PROCESSED, item.result)
 
 
@@ -427,10 +447,11 @@ def take_leased(work: Work, kinds: list[str]) -> Op[Item | None]:
         item = to_item(work, rows[0])
         lapsed = int(item.token is not None and not (yield from _is_alive(work, item.token)))
         died = errors.ProcessDied("the lease ran out: its process died or stood still")
-        calls = (record_attempt(work, item, died, died=True),) if lapsed else ()
+        calls: tuple[Call, ...] = (record_attempt(work, item, died, died=True),) if lapsed else ()
         if item.deaths + lapsed >= work.policy.crash_limit:
             verdict = Verdict(Fate.DEAD, died, Reason.CRASH_LOOP)
-            yield Commit(token, (*calls, *bury_queued(work, item, verdict, charged=item.deaths + lapsed)))
+            calls += bury_queued(work, item, verdict, charged=item.deaths + lapsed)
+            yield Commit(token, leave(work, calls, (), [item]))
             item.outcome = verdict.outcome
             return item
         item.deaths += lapsed
@@ -496,7 +517,7 @@ def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
             yield Rollback()
             item.outcome = Outcome(Status.IN_FLIGHT, error=error)
             return
-        yield Commit(token, calls)
+        yield Commit(token, leave(work, calls, *_gone((), [(item, verdict)])))
     except BaseException as lost:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()
@@ -535,7 +556,7 @@ def _bury_unknown(work: Work, query: Query, types: list[str], limit: int) -> Op[
         if not items:
             yield Rollback()
             return 0
-        yield Commit(token, calls)
+        yield Commit(token, leave(work, calls, (), items))
     except BaseException as lost:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()

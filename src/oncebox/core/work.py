@@ -37,6 +37,7 @@ class Item:
         "doubtful",
         "fingerprint",
         "handler",
+        "lane",
         "losses",
         "marked",
         "message",
@@ -49,6 +50,7 @@ class Item:
         "seq",
         "token",
         "unrecorded",
+        "version",
         "waiter",
         "whole",
     )
@@ -74,6 +76,10 @@ class Item:
         self.losses = 0
         """How often the connection was lost while its handler ran."""
         self.seq = 0
+        self.lane: str | None = None
+        """What it is ordered by; None where it is not."""
+        self.version: int | None = None
+        """Its place in the lane, where the producer gave it one."""
         self.attempts = 0
         self.deaths = 0
         self.token: str | None = None
@@ -101,6 +107,7 @@ class Work:
         handler: Callable[[str], Any] = lambda kind: None,
         outlets: Outlets | None = None,
         lapse_seconds: float = 10.0,
+        spills: bool = False,
         jitter: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = new_token,
@@ -130,6 +137,9 @@ class Work:
         """Failures of stored messages that could not be written down yet; recorded before they run again."""
         self.idle = False
         """Nothing was due last time: look before opening a transaction."""
+        self.spills = spills or (policy.mode == "inline" and policy.order_by is not None)
+        """An inline message that is to be tried again goes to the queue, because the broker can't keep it
+        back for a while, or must not hold up its lane."""
         self.lazy = policy.durability == "group"
         self.marks_first = queries.pick is not None
         """SQLite has one writer: what is marked on another connection is marked before BEGIN."""

@@ -197,7 +197,7 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
     """Messages of one key go to one worker, so that batches don't meet on the same rows; the rest
     goes where the line is shortest."""
     for item in items:
-        key = item.message.key
+        key = item.lane or item.message.key
         if key is not None:
             box = mailboxes[zlib.crc32(key.encode()) % len(mailboxes)]
         else:

@@ -12,6 +12,7 @@ from oncebox.brokers.contract import Delivery
 from oncebox.core.outcomes import Reason
 from oncebox.core.work import Item
 from oncebox.identity import Identity, Resolved, fingerprint
+from oncebox.identity.lanes import place_reader
 from oncebox.message import HEADER_BYTES_MAX, HEADERS_MAX, Message
 from oncebox.policy import Policy
 from oncebox.runtime.performer import CLAIM_CHECK
@@ -36,6 +37,7 @@ class Intake:
         self.registry = registry
         self.identity = identity or Identity()
         self.store = store
+        self.place = place_reader(policy.order_by, policy.key, policy.sequence)
 
     def from_delivery(self, delivery: Delivery) -> Item:
         """The delivery as an item; `item.refusal` says why nobody can handle it."""
@@ -83,9 +85,17 @@ class Intake:
             )
         elif item.handler is None and self.policy.mode == "inline":
             item.refusal = (Reason.UNKNOWN_TYPE, self.unknown_type(message.type))
-        elif self.store is not None and 0 < self.policy.claim_check_bytes < size:
+        self._place(item)
+        if item.refusal is None and self.store is not None and 0 < self.policy.claim_check_bytes < size:
             self._check_in(item)
         return item
+
+    def _place(self, item: Item) -> None:
+        """Where it stands in line."""
+        try:
+            item.lane, item.version = self.place(item.message)
+        except errors.MessageError as error:
+            item.refusal = item.refusal or (Reason.NO_PLACE, error)
 
     def unknown_type(self, kind: str) -> errors.UsageError:
         """What to tell about a type without a handler."""

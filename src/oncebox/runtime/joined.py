@@ -10,11 +10,12 @@ from typing import Any
 from oncebox import errors
 from oncebox.core.guard import Join
 from oncebox.core.inline import known_outcome
+from oncebox.core.lanes import advance_those, enter, lock, starts
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import Outlets, publish_call, send_calls
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Call, Execute, Fetch, Op
-from oncebox.core.stored import rows_to_store
+from oncebox.core.storing import rows_to_store
 from oncebox.core.work import Item, Tx, Work
 from oncebox.inbox import Claim, Inbox
 from oncebox.inbox.adapters import adapter_for
@@ -62,7 +63,7 @@ def _outgoing(schema: str, tx: Tx) -> Op[None]:
     if not tx.sendings and not tx.publications:
         return
     queries = yield Join(schema)
-    for call in send_calls(queries, tx.sendings):
+    for call in send_calls(queries, tx.sendings, tx.placings):
         if len(call.query.statements) > 1:
             yield from _rows(call)
         else:
@@ -106,7 +107,16 @@ async def store_joined_async(schema: str, consumer: str, policy: Policy, item: I
 def _store(schema: str, consumer: str, policy: Policy, item: Item) -> Op[Outcome]:
     queries = yield Join(schema)
     work = Work(consumer, queries, policy)
-    if (yield from _rows(rows_to_store(work, [item]))):
+    if item.lane is not None:
+        keys, touching = enter(work, [item])
+        for call in (touching, *starts(queries, consumer, policy, [(item.lane, item.version)])):
+            yield Execute((call,))
+        yield Fetch(lock(queries, consumer, keys))
+    stored = yield from _rows(rows_to_store(work, [item]))
+    if item.lane is not None:
+        for call in advance_those(work, [item.lane]):
+            yield Execute((call,))
+    if stored:
         return Outcome(Status.STORED)
     rows = yield Fetch(work.keyed(queries.lookup_one, item))
     if not rows:
@@ -120,6 +130,11 @@ def _store(schema: str, consumer: str, policy: Policy, item: Item) -> Op[Outcome
 def _handler(item: Item) -> Any:
     if item.refusal is not None:
         raise item.refusal[1]
+    if item.lane is not None:
+        raise errors.UsageError(
+            "an ordered consumer can't run inside your transaction: call process without a handle, or use "
+            'mode="stored", where a handle stores the message'
+        )
     return item.handler
 
 

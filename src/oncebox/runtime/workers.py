@@ -14,6 +14,7 @@ from oncebox import errors
 from oncebox.core.batch import inline_batch
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import is_suspect, stream
+from oncebox.core.ordered import deliver_in_order
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch, work_long
@@ -29,6 +30,8 @@ log = logging.getLogger("oncebox")
 POLL_SECONDS = 0.5
 """How often an idle stored worker looks for itself; it is woken sooner by its own process."""
 BACKOFF_MAX_SECONDS = 10.0
+QUEUE_EVERY = 20
+"""An inline worker that is busy looks at its queue once in so many turns."""
 
 
 def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
@@ -36,6 +39,9 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
     item = mailbox.take()
     if item is None:
         return False
+    if item.lane is not None:
+        yield from deliver_in_order(work, item)
+        return True
     if work.policy.batch == 1 or work.limit == 1 or item.refusal is not None or is_suspect(item):
         yield from stream(work, item)
         work.succeeded()
@@ -101,16 +107,15 @@ class Crew:
     def performer(self, work: Work, session: Session, mailbox: Mailbox, is_async: bool) -> Performer:
         """A worker's hands on a fresh connection."""
         settle = self.settle
-        stored = work.policy.mode == "stored"
 
         def settle_one(item: Item) -> None:
-            if not stored:
+            if item.delivery is not None:
                 mailbox.settled(item)
             settle(item)
 
         def next_one() -> Item | None:
             # A group or a chain takes only what its kind of transaction can carry.
-            if not mailbox.items or work.policy.batch > 1:
+            if not mailbox.items or work.policy.batch > 1 or mailbox.items[0].lane is not None:
                 return None
             return mailbox.take()
 
@@ -244,8 +249,14 @@ class TaskWorker:
 
 
 def next_turn(work: Work, mailbox: Mailbox, turn: int) -> Op[bool]:
-    """The turn this consumer's mode asks for."""
-    return inline_turn(work, mailbox) if work.policy.mode == "inline" else stored_turn(work, turn)
+    """The turn this consumer's mode asks for. An inline consumer's queue has what failed, what waits for
+    its turn, and what was redriven; it is looked at whenever there is nothing else, and now and then."""
+    if work.policy.mode == "stored":
+        return (yield from stored_turn(work, turn))
+    busy = yield from inline_turn(work, mailbox)
+    if not busy or turn % QUEUE_EVERY == 0:
+        busy |= yield from stored_turn(work, turn)
+    return busy
 
 
 def report_loss(work: Work, times: int, error: BaseException) -> None:

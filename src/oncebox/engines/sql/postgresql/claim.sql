@@ -130,9 +130,10 @@ WITH incoming AS MATERIALIZED (
     FROM (
         SELECT * FROM unnest(
             :source::text[], :message_id::text[], :type::text[], :fingerprint::bytea[], :key::text[],
-            :payload::bytea[], :headers::bytea[], :content_type::text[], :provenance::text[]
+            :payload::bytea[], :headers::bytea[], :content_type::text[], :provenance::text[],
+            :lane::text[], :version::bigint[]
         ) WITH ORDINALITY
-        AS r(source, message_id, type, fingerprint, key, payload, headers, content_type, provenance, n)
+        AS r(source, message_id, type, fingerprint, key, payload, headers, content_type, provenance, lane, version, n)
         ORDER BY n
     ) r
 ), claimed AS (
@@ -142,9 +143,10 @@ WITH incoming AS MATERIALIZED (
     RETURNING seq
 )
 INSERT INTO {p}queue
-    (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance)
+    (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
+     lane, version, turn)
 SELECT i.seq, :consumer, i.source, i.message_id, i.type, i.fingerprint, i.key, i.payload, i.headers,
-       i.content_type, i.provenance
+       i.content_type, i.provenance, i.lane, i.version, i.lane IS NULL
 FROM incoming i JOIN claimed USING (seq)
 ORDER BY i.seq
 RETURNING source, message_id

@@ -17,17 +17,17 @@ WHERE seq = :seq
 -- name: bury
 -- Idempotent: the same conflicting payload delivered again is the same dead row.
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, reason, error_type, error, traceback, attempts)
+    provenance, received, reason, error_type, error, traceback, attempts, lane, version)
 VALUES (:consumer, :source, :message_id, :fingerprint, :type, :key, :payload, :headers, :content_type,
-    :provenance, statement_timestamp(), :reason, :error_type, :error, :traceback, :attempts)
+    :provenance, statement_timestamp(), :reason, :error_type, :error, :traceback, :attempts, :lane, :version)
 ON CONFLICT DO NOTHING
 
 -- name: bury_queued
 -- The queue row is deleted by `finish` right after, in the same transaction.
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, reason, error_type, error, traceback, attempts, seq)
+    provenance, received, reason, error_type, error, traceback, attempts, seq, lane, version)
 SELECT consumer, source, message_id, fingerprint, type, key, payload, headers, content_type, provenance,
-    received, :reason, :error_type, :error, :traceback, attempts + :charged::int, seq
+    received, :reason, :error_type, :error, :traceback, attempts + :charged::int, seq, lane, version
 FROM {p}queue WHERE seq = :seq
 ON CONFLICT DO NOTHING
 

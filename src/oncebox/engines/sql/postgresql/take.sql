@@ -2,13 +2,13 @@
 -- Whether anything is due at all: what an idle worker asks, so that it neither begins nor writes.
 -- Ordered, or the planner reads the whole table whenever nothing is due.
 SELECT 1 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths = 0 AND turn AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths > 0 AND turn AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq LIMIT 1
 
@@ -16,9 +16,9 @@ ORDER BY due, seq LIMIT 1
 -- The head of the line that nobody has. statement_timestamp() is the database's clock and stable,
 -- so it can bound the index scan; clock_timestamp() is volatile and could not.
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths = 0 AND turn AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq
 LIMIT :limit
@@ -27,9 +27,9 @@ FOR UPDATE SKIP LOCKED
 -- name: take_suspect
 -- A message that was in the hands of a process that died runs alone.
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths > 0 AND turn AND due <= statement_timestamp()
   AND (:types::text[] IS NULL OR type = ANY(:types::text[])) AND type <> ALL(:except::text[])
 ORDER BY due, seq
 LIMIT 1
@@ -38,9 +38,9 @@ FOR UPDATE SKIP LOCKED
 -- name: take_unknown
 -- Types that nobody here handles, past the time a rolling deployment may take.
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths = 0 AND turn AND due <= statement_timestamp()
   AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq
@@ -49,9 +49,9 @@ FOR UPDATE SKIP LOCKED
 
 -- name: take_unknown_suspect
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= statement_timestamp()
+WHERE consumer = :consumer AND deaths > 0 AND turn AND due <= statement_timestamp()
   AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq

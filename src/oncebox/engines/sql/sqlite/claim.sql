@@ -86,9 +86,9 @@ ON CONFLICT DO NOTHING
 RETURNING seq;
 INSERT INTO {p}queue
     (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-     received, due)
+     received, due, lane, version, turn)
 VALUES (:seq, :consumer, :source, :message_id, :type, :fingerprint, :key, :payload, :headers, :content_type,
-    :provenance, {now}, {now})
+    :provenance, {now}, {now}, :lane, :version, :lane IS NULL)
 RETURNING source, message_id
 
 -- name: vouch

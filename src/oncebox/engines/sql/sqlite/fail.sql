@@ -18,16 +18,16 @@ WHERE seq = :seq
 
 -- name: bury
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, died, reason, error_type, error, traceback, attempts)
+    provenance, received, died, reason, error_type, error, traceback, attempts, lane, version)
 VALUES (:consumer, :source, :message_id, :fingerprint, :type, :key, :payload, :headers, :content_type,
-    :provenance, {now}, {now}, :reason, :error_type, :error, :traceback, :attempts)
+    :provenance, {now}, {now}, :reason, :error_type, :error, :traceback, :attempts, :lane, :version)
 ON CONFLICT DO NOTHING
 
 -- name: bury_queued
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, died, reason, error_type, error, traceback, attempts, seq)
+    provenance, received, died, reason, error_type, error, traceback, attempts, seq, lane, version)
 SELECT consumer, source, message_id, fingerprint, type, key, payload, headers, content_type, provenance,
-    received, {now}, :reason, :error_type, :error, :traceback, attempts + :charged, seq
+    received, {now}, :reason, :error_type, :error, :traceback, attempts + :charged, seq, lane, version
 FROM {p}queue WHERE seq = :seq
 ON CONFLICT DO NOTHING
 

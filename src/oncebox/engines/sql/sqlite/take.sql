@@ -5,7 +5,7 @@ INSERT INTO {p}hand (worker, slot, consumer, seqs, source, message_id, at)
 VALUES (:worker, :slot, :consumer, (
     SELECT json_group_array(seq) FROM (
         SELECT seq FROM {p}queue
-        WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
+        WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now}
           AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
           AND type NOT IN (SELECT value FROM json_each(:except))
           AND seq NOT IN (SELECT j.value FROM {p}hand h, json_each(h.seqs) j
@@ -20,14 +20,14 @@ RETURNING seqs
 -- name: due
 -- Whether anything is due at all; asked before `pick`, so that an idle worker does not write.
 SELECT 1 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
+WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq LIMIT 1
 
 -- name: due_suspect
 SELECT 1 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
+WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq LIMIT 1
@@ -38,7 +38,7 @@ INSERT INTO {p}hand (worker, slot, consumer, seqs, source, message_id, at)
 VALUES (:worker, :slot, :consumer, (
     SELECT json_group_array(seq) FROM (
         SELECT seq FROM {p}queue
-        WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
+        WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now}
           AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
           AND type NOT IN (SELECT value FROM json_each(:except))
           AND seq NOT IN (SELECT j.value FROM {p}hand h, json_each(h.seqs) j
@@ -52,9 +52,9 @@ RETURNING seqs
 
 -- name: take
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= {now}
+WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq
@@ -62,9 +62,9 @@ LIMIT :limit
 
 -- name: take_suspect
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= {now}
+WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now}
   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
   AND type NOT IN (SELECT value FROM json_each(:except))
 ORDER BY due, seq
@@ -72,25 +72,25 @@ LIMIT 1
 
 -- name: take_unknown
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
 
 -- name: take_unknown_suspect
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
 
 -- name: taken
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
-       attempts, deaths, token
+       attempts, deaths, token, lane, version
 FROM {p}queue WHERE seq IN (SELECT value FROM json_each(:seqs)) ORDER BY due, seq
 
 -- name: finish

@@ -1,0 +1,134 @@
+"""Inline, in order: the lane is locked, and what is not its turn is stored behind what is.
+
+Only for sources that pin a key to one consumer: a lock excludes, it does not order. A message that
+fails, or comes before one that is missing, goes to the queue and is acked; while a lane has such a
+backlog its later messages are stored behind it.
+"""
+
+from __future__ import annotations
+
+from oncebox import errors
+from oncebox.core.failure import RERUNS_MAX, STATE_STALE, bury, lost_too_often
+from oncebox.core.inline import (
+    BUSY_DELAY_SECONDS,
+    already_known,
+    claiming,
+    closing,
+    fail,
+    is_suspect,
+    may_start,
+    vouch,
+    withdraw,
+)
+from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lock, starts
+from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
+from oncebox.core.storing import rows_to_store
+from oncebox.core.work import Item, Work
+
+
+def deliver_in_order(work: Work, item: Item) -> Op[None]:
+    """One delivery to its outcome, and settled."""
+    if item.unrecorded is not None:
+        yield from fail(work, item, item.unrecorded)
+    else:
+        yield from _deliver(work, item)
+    if item.doubtful:
+        yield from vouch(work, [item])
+    yield Settle(item)
+
+
+def _deliver(work: Work, item: Item) -> Op[None]:
+    for rerun in range(RERUNS_MAX + 1):
+        token = work.token()
+        handling = False
+        try:
+            lane = yield from _open(work, item, token)
+            if lane is None:
+                continue  # its row was swept between the two statements
+            if (yield from _put_aside(work, item, token, lane)):
+                return
+            if not (yield Execute((claiming(work, item, token),))):
+                if (yield from already_known(work, item, token)):
+                    return
+                continue
+            if item.refusal is not None:
+                yield from _refuse(work, item, token)
+                return
+            if is_suspect(item) and not (yield from may_start(work, item, token)):
+                return
+            if item.losses > RERUNS_MAX:
+                raise lost_too_often(item)
+            handling = True
+            item.result = yield Handle((item,))
+            handling = False
+            yield Commit(token, (*closing(work, item), *_passed(work, item)))
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                raise
+            yield Rollback()
+            if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+                item.losses += handling
+                yield from withdraw(work, item)
+                raise
+            if isinstance(error, errors.LockBusy) and not handling:
+                item.outcome = Outcome(Status.IN_FLIGHT, error=error, delay_seconds=BUSY_DELAY_SECONDS)
+                yield from withdraw(work, item)
+                return
+            if isinstance(error, errors.Conflict) and rerun < RERUNS_MAX:
+                continue
+            item.unrecorded = error
+            yield from fail(work, item, error)
+            return
+        item.outcome = Outcome(Status.PROCESSED, item.result)
+        return
+    item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
+    yield from withdraw(work, item)
+
+
+def _open(work: Work, item: Item, token: str) -> Op[Lane | None]:
+    """Open a transaction that holds the item's lane."""
+    keys, touching = enter(work, [item])
+    yield Begin(
+        token, (touching, *starts(work.queries, work.consumer, work.policy, [(item.lane, item.version)]))
+    )
+    rows = yield Fetch(lock(work.queries, work.consumer, keys))
+    lane = lanes_from(rows).get(keys[0])
+    if lane is None:
+        yield Rollback()
+    return lane
+
+
+def _put_aside(work: Work, item: Item, token: str, lane: Lane) -> Op[bool]:
+    """What is past is stale; what is not its turn waits in the queue. True when either was the case."""
+    if lane.is_past(item.version):
+        if (yield Execute((claiming(work, item, token, state=STATE_STALE),))):
+            yield Commit(token)
+            item.outcome = Outcome(Status.STALE)
+            return True
+        return (yield from already_known(work, item, token))
+    assert item.lane is not None
+    backlog = yield Fetch(work.call(work.queries.key_backlog, consumer=work.consumer, keys=[item.lane]))
+    if not backlog and not lane.blocked and not lane.is_ahead(item.version):
+        return False
+    if not (yield Fetch(rows_to_store(work, [item]))):
+        return (yield from already_known(work, item, token))
+    yield Commit(token, advance_those(work, [item.lane]))
+    item.outcome = Outcome(Status.STORED)
+    return True
+
+
+def _passed(work: Work, item: Item) -> tuple[Call, ...]:
+    if item.version is None:
+        return ()
+    moved = [{"key": item.lane, "version": item.version}]
+    return (work.call(work.queries.key_moved, consumer=work.consumer, rows=moved),)
+
+
+def _refuse(work: Work, item: Item, token: str) -> Op[None]:
+    """Nobody can handle it: kept among the dead, where it blocks its lane or is passed over."""
+    assert item.refusal is not None
+    reason, error = item.refusal
+    after = (block(work, item),) if work.policy.on_dead == "block" else _passed(work, item)
+    yield Commit(token, (bury(work, item, reason, error, 0), *after))
+    item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
