@@ -27,6 +27,7 @@ _REFUSED = (
     "OptInRequired", "NotAuthorized",
 )  # fmt: skip
 _BUSY = ("Throttl", "OverLimit", "TooManyRequests", "KmsThrottled", "RequestThrottled")
+_ERRORS = (boto.BotoCoreError, boto.ClientError, OSError, TimeoutError)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 
@@ -117,8 +118,11 @@ class Line:
                 wanted = ["MessageRetentionPeriod", "MaximumMessageSize", "RedrivePolicy"]
                 reply = await self._client.get_queue_attributes(QueueUrl=url, AttributeNames=wanted)
                 self.facts = _facts(url, reply.get("Attributes") or {})
-            except (boto.BotoCoreError, boto.ClientError, OSError, TimeoutError) as error:
-                raise self._meant(error, opening=True) from error
+            except BaseException as error:
+                await self.close()  # nobody closes what could not be opened
+                if isinstance(error, _ERRORS):
+                    raise self._meant(error, opening=True) from error
+                raise
             return self.facts
 
     async def _url(self) -> str:
@@ -141,7 +145,7 @@ class Line:
             reply: dict[str, Any] = await getattr(self._client, operation)(
                 QueueUrl=self.facts.url, **parameters
             )
-        except (boto.BotoCoreError, boto.ClientError, OSError, TimeoutError) as error:
+        except _ERRORS as error:
             raise self._meant(error, opening=False) from error
         return reply
 
@@ -162,12 +166,12 @@ class Line:
                     f"SQS has no {queue} in {self._clients.place()}; create it with `aws sqs create-queue --queue-name "
                     f"{self.name}{kind}`, or pass create=True"
                 )
-            if any(word in code for word in _REFUSED):
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
+            if status in (401, 403) or any(word in code for word in _REFUSED):
                 return wrong(
                     f"{queue}: SQS refuses these credentials ({code}); check AWS_ACCESS_KEY_ID, AWS_PROFILE or the "
                     f"role, and that it may do sqs:GetQueueUrl, GetQueueAttributes, and what is to be done here"
                 )
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
             text = f"{queue}: SQS says {code}: {str(error.response['Error'].get('Message', ''))[:200]}"
             if status >= 500 or status == 429 or any(word in code for word in _BUSY):
                 return BrokerUnavailable(text)

@@ -23,6 +23,8 @@ BATCH_MAX = 10
 """Entries of one request, whichever."""
 VISIBILITY_SECONDS_MAX = 12 * 3600
 """The longest that a delivery can be kept from others, extensions included."""
+_MARGIN_SECONDS = 60
+"""SQS counts from when it handed the message out, we from when it came; beyond the limit it refuses."""
 _TRIES = 3
 _SYSTEM = (
     "ApproximateReceiveCount", "MessageDeduplicationId", "MessageGroupId", "SentTimestamp", "SequenceNumber",
@@ -46,7 +48,7 @@ class _Tag(msgspec.Struct):
     receipt: str
     deadline: float
     last: float
-    """When SQS delivers again whatever is said."""
+    """When SQS delivers again, whatever is said."""
 
 
 class SqsSource:
@@ -197,7 +199,8 @@ class SqsSource:
     def _delivery(self, raw: dict[str, Any]) -> Delivery:
         now = self._clock.monotonic()
         found = wire.delivery(raw, self.name, unwrap_sns=self._unwrap_sns)
-        found.tag = _Tag(raw["ReceiptHandle"], now + self._visibility_seconds, now + VISIBILITY_SECONDS_MAX)
+        last = now + VISIBILITY_SECONDS_MAX - _MARGIN_SECONDS
+        found.tag = _Tag(raw["ReceiptHandle"], now + self._visibility_seconds, last)
         return found
 
     def _leave_backlog(self) -> None:
@@ -221,7 +224,7 @@ class SqsSource:
         await self._batches("delete_message_batch", [{"ReceiptHandle": each.tag.receipt} for each in mine])
 
     async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
-        """See `Source.nack`. The delay is whole seconds, rounded up, and ends 12 hours after the delivery."""
+        """See `Source.nack`. The delay is whole seconds, rounded up, and 12 hours at most."""
         if self._answered([delivery]):
             await self._change([(delivery, self._whole(delivery, delay_seconds))])
 
@@ -236,7 +239,7 @@ class SqsSource:
         wanted = [
             (each, self._whole(each, seconds))
             for each in (*mine, *self._backlog)
-            if self._is_live(each) and each.tag.deadline < min(until, each.tag.last - 1)
+            if self._is_live(each) and each.tag.deadline < min(until, each.tag.last)
         ]
         changed = await self._change(wanted)
         for (delivery, whole), done in zip(wanted, changed, strict=True):
