@@ -264,7 +264,7 @@ async def test_missing_topic_is_named_with_how_to_create_it(kafka_cluster: Clust
 
 async def test_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncebox.brokers.kafka.source.OPEN_SECONDS", 0.5)
-    monkeypatch.setattr("oncebox.brokers.kafka.sink.OPEN_SECONDS", 0.5)
+    monkeypatch.setattr("oncebox.brokers.kafka.producing.OPEN_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     kafka = Kafka(address)
     for opened in (kafka.topics("orders", group="g"), kafka.topic("events")):

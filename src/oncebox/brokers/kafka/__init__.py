@@ -44,6 +44,7 @@ class Kafka:
         group: str,
         type: str | Resolver | None = None,  # noqa: A002 - the word that every source uses
         identity: Identity | None = None,
+        dead_letter: str | None = None,
         window: int = 2_000,
         prefetch: int = 1_000,
         prefetch_bytes: int = 32 * 1024 * 1024,
@@ -54,6 +55,7 @@ class Kafka:
     ) -> KafkaSource:
         """A member of the consumer group `group`, subscribed to these topics; `"^orders.*"` is a pattern.
 
+        - `dead_letter`: a topic that gets a copy of every message that is dead here, with its headers;
         - `window`: how many offsets a partition may be read beyond its committed position;
         - `prefetch`, `prefetch_bytes`: how much may lie in this process without being handed out;
         - `commit_every`: how often positions are committed; a crash repeats at most that much;
@@ -66,6 +68,8 @@ class Kafka:
         if not _is_text(group):
             raise ConfigError("kafka.topics(…, group='billing'): consumers that share the work share a group")
         where = f"kafka.topics({', '.join(map(repr, topics))})"
+        if dead_letter is not None and (not _is_text(dead_letter) or dead_letter in topics):
+            raise ConfigError(f"{where}: dead_letter={dead_letter!r}: it is another topic's name, or None")
         for word, value in (("window", window), ("prefetch", prefetch), ("prefetch_bytes", prefetch_bytes)):
             if not _is_whole(value):
                 raise ConfigError(f"{where}: {word}={value!r}: it is a whole number, 1 or more")
@@ -82,6 +86,8 @@ class Kafka:
             redelivery_horizon_seconds=None
             if retention is None
             else _seconds(retention, f"{where}: retention"),
+            dead_letter=dead_letter,
+            producer=producer_words(self.servers, self._config) if dead_letter else {},
         )
 
     def topic(self, name: str, *, config: Mapping[str, Any] | None = None) -> KafkaTopic:

@@ -9,6 +9,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 from confluent_kafka import Message as Record
 
 from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.producing import Written, WrittenHeaders
 from oncebox.message import ID_BYTES_MAX, Headers, Message
 
 ID_HEADERS = ("message-id", "message_id", "messageid", "id", "ce_id")
@@ -21,7 +22,8 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
     headers: Headers = (
         tuple((str(name), bytes(value or b"")) for name, value in raw_headers) if raw_headers else ()
     )
-    key = key_text(record.key())
+    raw_key = record.key()
+    key = key_text(raw_key)
     provenance: dict[str, Any] = {
         "topic": record.topic(),
         "partition": record.partition(),
@@ -32,6 +34,9 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
     kind, milliseconds = record.timestamp()
     if kind != TIMESTAMP_NOT_AVAILABLE:
         provenance["timestamp"] = milliseconds
+    properties = _properties(headers) if headers else {}
+    if key is not None and raw_key not in (key, key.encode()):
+        properties["key"] = raw_key  # for whoever writes it elsewhere
     value: Any = record.value()
     if value is None:
         provenance["tombstone"] = True
@@ -39,7 +44,7 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
     return Delivery(
         body=value,
         headers=headers,
-        properties=_properties(headers) if headers else {},
+        properties=properties,
         provenance=provenance,
         key=key,
         redelivered=redelivered,
@@ -84,7 +89,34 @@ def key_text(key: Any) -> str | None:
     return text if len(text) <= ID_BYTES_MAX else f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def outgoing(message: Message) -> list[tuple[str, str | bytes | None]]:
+def to_write(message: Message, default: str) -> Written:
+    """A message as the record that a sink writes."""
+    return Written(
+        destination(message, default),
+        None if message.provenance.get("tombstone") else message.payload,
+        None if message.key is None else message.key.encode(),
+        outgoing(message),
+    )
+
+
+def as_it_came(delivery: Delivery, topic: str, reason: str) -> Written:
+    """A delivery as it was read, for another topic: same body, key and headers, and so the same id;
+    then why it goes there, and where it lay."""
+    where = delivery.provenance
+    key = delivery.properties.get("key", delivery.key)
+    return Written(
+        topic,
+        None if where.get("tombstone") else delivery.body,
+        key.encode() if isinstance(key, str) else key,
+        [
+            *delivery.headers,
+            ("oncebox-reason", reason),
+            ("oncebox-origin", f"{where.get('topic')}:{where.get('partition')}:{where.get('offset')}"),
+        ],
+    )
+
+
+def outgoing(message: Message) -> WrittenHeaders:
     """A message's headers on its way out: its identity as CloudEvents has it where it names a source,
     else as plain headers; then its own, except those that would say the same again."""
     if message.source:

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.deadletter import DeadLetters
 from oncebox.brokers.kafka.desk import Desk
 from oncebox.brokers.kafka.logs import Log, translated
 from oncebox.brokers.kafka.poller import Poller
@@ -36,12 +37,14 @@ class KafkaSource:
 
     in_process = False
     counts_deliveries = False
+    delays = False
+    """Kafka can't put a message off: what is put off waits in this process, and the position with it."""
     pins_keys = True
 
     def __init__(
         self, servers: str, topics: Sequence[str], words: dict[str, Any], *, identity: Identity,
         window: int, buffer: int, buffer_bytes: int, commit_every_seconds: float, drain_seconds: float,
-        redelivery_horizon_seconds: float | None,
+        redelivery_horizon_seconds: float | None, dead_letter: str | None, producer: dict[str, Any],
     ) -> None:  # fmt: skip
         self.topics = tuple(topics)
         self.group = str(words["group.id"])
@@ -51,6 +54,9 @@ class KafkaSource:
         self._where = f"Kafka at {servers}, topics {', '.join(self.topics)}, group {self.group}"
         self._words = words
         self._desk = Desk(window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes)
+        self._dead_letters = (
+            None if dead_letter is None else DeadLetters(dead_letter, producer, self._where, self._desk)
+        )
         self._poller: Poller | None = None
         self._new_poller = partial(
             Poller, words, self.topics, self._desk, where=self._where,
@@ -82,12 +88,20 @@ class KafkaSource:
             return
         self._loop = asyncio.get_running_loop()
         await self._loop.run_in_executor(None, self._check)
+        if self._dead_letters is not None:
+            try:
+                await self._dead_letters.open()
+            except BaseException:
+                await self._dead_letters.close()
+                raise
         self._open = True
         self._start()
 
     async def close(self) -> None:
         """Commit what is finished and leave the group; the rest is delivered to others at once."""
         self._open = False
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
         await self._stop()
         self._wake()
 
@@ -127,6 +141,14 @@ class KafkaSource:
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.release`; they come back to this source while it has their partition."""
         self._desk.release(deliveries)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Dead: as `ack`, once the dead-letter topic has a copy, where one is named. It is written in the
+        background; what could not be written is delivered again."""
+        if self._dead_letters is None:
+            self._desk.ack([delivery])
+        else:
+            self._dead_letters.bury(delivery, reason)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Nothing to do: Kafka asks for signs of life from a consumer, not for messages."""

@@ -1,0 +1,58 @@
+"""The dead-letter topic of a source: dead messages go there too, as they came, before they are passed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from oncebox.brokers.contract import Delivery
+from oncebox.brokers.kafka.desk import Desk
+from oncebox.brokers.kafka.producing import Writer
+from oncebox.brokers.kafka.records import as_it_came
+
+log = logging.getLogger("oncebox.kafka")
+
+AGAIN_SECONDS = 5.0
+
+
+class DeadLetters:
+    """Writes dead messages to a topic, each with its body, key and headers, and with the reason."""
+
+    def __init__(self, topic: str, words: Mapping[str, Any], where: str, desk: Desk) -> None:
+        self.topic = topic
+        self._where = f"{where}, dead letters to {topic}"
+        self._writer = Writer(words, self._where)
+        self._desk = desk
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Check that the topic exists; errors as a sink's."""
+        await self._writer.open([self.topic])
+
+    def bury(self, delivery: Delivery, reason: str) -> None:
+        """Write it, and only then count it as finished. Does not wait: the partition goes on meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._bury(delivery, reason))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        failed: BaseException | None
+        try:
+            [failed] = await self._writer.write([as_it_came(delivery, self.topic, reason)])
+        except Exception as error:
+            failed = error
+        if failed is None:
+            self._desk.ack([delivery])
+            return
+        # It is dead in the database already, which the next delivery finds; only this copy is missing.
+        log.warning("%s: not written, trying again: %s", self._where, failed)
+        self._desk.nack(delivery, time.monotonic() + AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        """Wait for what is being written, then disconnect."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=AGAIN_SECONDS)
+        await self._writer.close()
