@@ -1,0 +1,106 @@
+"""An app on SQS, as moto plays it, by its real clock."""
+
+import asyncio
+from collections.abc import Sequence
+
+from oncebox.brokers.contract import Source
+from oncebox.brokers.sqs import Sqs
+from oncebox.message import Message
+from tests.brokers.app_suite import AppSuite, until
+from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
+from tests.brokers.sqs_bench import FifoBench, SqsBench, client, moto, new_name, session
+from tests.brokers.suite import Bench
+from tests.core.kit import Call, Shop, event
+from tests.crash.nursery import Nursery
+from tests.servers import Postgres
+from tests.servers.moto import REGION
+
+
+class TestSqsApp(AppSuite):
+    def bench(self) -> Bench:
+        return SqsBench()
+
+
+async def test_handler_longer_than_the_visibility_runs_once(shop: Shop) -> None:
+    starts: list[int] = []
+    async with SqsBench() as bench:
+        # The runtime extends every five seconds.
+        source = bench.sqs.queue(bench.name, wait_seconds=1, visibility_seconds=7)
+
+        @shop.handler(shop.consumer("billing", source))
+        async def slow(call: Call) -> None:
+            starts.append(call.message.deliveries)
+            await asyncio.sleep(9)
+            await call.db.effect(call.message.id)
+
+        await bench.publish(event("a"))
+        async with shop.app.running():
+            await until(lambda: shop.effects()["a"] == 1)
+    assert starts == [1]
+
+
+async def test_keys_are_handled_in_order_across_apps(shop: Shop) -> None:
+    seen: list[str] = []
+    names = [f"{key}{number}" for number in range(6) for key in "abc"]
+    async with FifoBench() as bench:
+        other = Shop("psycopg-async", shop._url, "inline", drain_seconds=15.0)
+        for place in (shop, other):
+            source = bench.sqs.queue(bench.name, wait_seconds=1)
+
+            @place.handler(place.consumer("billing", source))
+            async def noted(call: Call) -> None:
+                seen.append(call.message.id)
+                await call.db.effect(call.message.id)
+
+        try:
+            async with shop.app.running(), other.app.running():
+                await bench.publish(*(event(name, key=name[0]) for name in names))
+                await until(lambda: len(shop.effects()) == len(names))
+        finally:
+            await other.close()
+    for key in "abc":
+        assert [name for name in seen if name[0] == key] == [f"{key}{number}" for number in range(6)]
+
+
+class SqsChaos(ChaosBroker):
+    """A queue that is never restarted with its server, since moto keeps nothing."""
+
+    make_source = "tests.brokers.test_sqs_app:chaos_source"
+    durable = False
+
+    def __init__(self) -> None:
+        self.name = new_name()
+        self.arguments = {"url": moto().url, "name": self.name}
+
+    def publish(self, messages: Sequence[Message]) -> None:
+        asyncio.run(self._publish(messages))
+
+    async def _publish(self, messages: Sequence[Message]) -> None:
+        sink = Sqs(region=REGION, endpoint_url=moto().url, session=session()).sink(self.name, create=True)
+        await sink.open()
+        assert await sink.publish(messages) == [None] * len(messages)
+        await sink.close()
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def is_empty(self) -> bool:
+        return asyncio.run(self._count()) == 0
+
+    async def _count(self) -> int:
+        async with client() as bare:
+            url = (await bare.get_queue_url(QueueName=self.name))["QueueUrl"]
+            names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+            reply = await bare.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+            return sum(map(int, reply["Attributes"].values()))
+
+
+def chaos_source(url: str, name: str) -> Source:
+    # Short, so that what the dead had in hand is not waited for; still above the runtime's extensions.
+    broker = Sqs(region=REGION, endpoint_url=url, session=session())
+    return broker.queue(name, create=True, visibility_seconds=8, wait_seconds=1)
+
+
+@chaos
+def test_chaos(disposable_postgres: Postgres, nursery: Nursery) -> None:
+    run_chaos(SqsChaos(), disposable_postgres, nursery)
