@@ -7,13 +7,16 @@ import asyncio
 import pytest
 from confluent_kafka import Producer
 
+from oncebox import Dead
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.kafka import Kafka, KafkaSource
 from oncebox.errors import ConfigError
 from tests.brokers.kafka_bench import QUICK, kafka_cluster, positions, send
 from tests.brokers.suite import received
 from tests.brokers.test_kafka_sink import lies_there
+from tests.core.kit import Call, Shop, effect, event
 from tests.servers.kafka import Kafka as Cluster
+from tests.waiting import eventually_async
 
 __all__ = ["kafka_cluster"]
 pytestmark = pytest.mark.xdist_group("kafka")
@@ -87,3 +90,27 @@ async def test_dead_letter_topic_that_can_not_be_is_named(kafka_cluster: Cluster
         await opened(kafka_cluster, topic, "nowhere")
     with pytest.raises(ConfigError, match="another topic's name"):
         await opened(kafka_cluster, topic, topic)
+
+
+async def test_message_that_an_app_can_not_handle_is_dead_and_on_its_topic(
+    kafka_cluster: Cluster, shop: Shop
+) -> None:
+    topic, dead = kafka_cluster.create_topic(), kafka_cluster.create_topic()
+    source = Kafka(kafka_cluster.servers, **QUICK).topics(topic, group=f"group-of-{topic}", dead_letter=dead)
+    billing = shop.consumer("billing", source)
+
+    @shop.handler(billing, "poison")
+    async def fails(call: Call) -> None:
+        raise Dead("never")
+
+    shop.handler(billing, "paid")(effect)
+    producer = Producer({"bootstrap.servers": kafka_cluster.servers, "log_level": 0})
+    poison = event("bad", type="poison", headers=HEADERS[1:])
+    await asyncio.to_thread(send, producer, topic, poison, event("good"))
+    async with shop.app.running():
+        await eventually_async(lambda: shop.count("dead") == 1 and shop.effects() == {"good": 1}, 30)
+    assert await asyncio.to_thread(positions, kafka_cluster, topic) == [2]
+    [found] = await asyncio.to_thread(lies_there, kafka_cluster, dead, 1)
+    assert found.properties["message_id"] == "bad"
+    assert tuple(pair for pair in found.headers if pair in HEADERS) == HEADERS[1:]
+    assert ("oncebox-reason", b"terminal") in found.headers

@@ -7,7 +7,7 @@ import logging
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.core.effects import TWICE
@@ -56,6 +56,8 @@ class Feed:
         self, source: Source, intake: Intake, most: int, stored: Callable[[], None] | None = None
     ) -> None:
         self.source = source
+        # Not every broker has a place for dead messages; to the others they are acked.
+        self._bury: Callable[[Delivery, str], Awaitable[None]] | None = getattr(source, "bury", None)
         self.intake = intake
         self.most = most
         self.outstanding: dict[int, Delivery] = {}
@@ -132,6 +134,7 @@ class Feed:
     async def answer_settled(self, tallies: Tallies) -> None:
         """Answer everything that is settled now."""
         acks: list[Delivery] = []
+        dead: list[tuple[Delivery, str]] = []
         nacks: list[tuple[Delivery, float]] = []
         while self._settled:
             item = self._settled.popleft()
@@ -141,22 +144,30 @@ class Feed:
             report(self.intake.consumer, item, outcome)
             if item.delivery is None:
                 continue
-            if outcome.answer is Answer.ACK:
+            if outcome.status is Status.DEAD and self._bury is not None:
+                dead.append((item.delivery, str(outcome.reason)))
+            elif outcome.answer is Answer.ACK:
                 acks.append(item.delivery)
             elif outcome.answer is Answer.NACK:
                 nacks.append((item.delivery, outcome.delay_seconds))
         try:
             if acks:
                 await self.source.ack(acks)
+            for delivery, reason in dead:
+                assert self._bury is not None
+                await self._bury(delivery, reason)
             for delivery, delay in nacks:
                 await self.source.nack(delivery, delay)
         except BrokerUnavailable as error:
             # The broker delivers them again, and the ledger absorbs it.
             log.warning(
-                "source %s: %d answers were lost: %s", self.source.name, len(acks) + len(nacks), error
+                "source %s: %d answers were lost: %s",
+                self.source.name,
+                len(acks) + len(dead) + len(nacks),
+                error,
             )
         finally:
-            for delivery in (*acks, *(delivery for delivery, _ in nacks)):
+            for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
                 self.outstanding.pop(id(delivery), None)
             self._room.set()
 
