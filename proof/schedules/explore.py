@@ -1,0 +1,233 @@
+"""Choosing who moves next: every order where there are few, seeded random ones where there are many.
+
+A schedule is the list of those who moved, in order; a step that had to wait for a lock is part of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from oncebox.core.steps import Op, Step
+from oncebox.core.work import Item
+from proof.schedules.flows import Flow
+from proof.schedules.hands import Hands, Reply
+from proof.schedules.world import World
+
+MOVES_MAX = 600
+LEAST = 200
+"""Distinct schedules wanted of every pair."""
+
+Choose = Callable[[list[int]], int]
+
+
+class Found(msgspec.Struct):
+    """What was explored of one combination of flows."""
+
+    flows: list[str]
+    distinct: int = 0
+    complete: bool = False
+    """Every order there is was tried."""
+    waits: int = 0
+    """Schedules in which somebody had to wait for a lock."""
+    violations: list[str] = []
+
+
+class Actor:
+    """A worker's flow, its hands, and the step it is about to take."""
+
+    def __init__(self, op: Op[Any], hands: Hands) -> None:
+        self.hands = hands
+        self.op = op
+        self.waits = False
+        self.ended = False
+        self.error: BaseException | None = None
+        self.step: Step | None = None
+        self._go_on(Reply())
+
+    def _go_on(self, reply: Reply) -> None:
+        try:
+            if self.step is None:
+                self.step = next(self.op)
+            elif reply.error is not None:
+                self.step = self.op.throw(reply.error)
+            else:
+                self.step = self.op.send(reply.value)
+        except StopIteration:
+            self.ended = True
+        except Exception as error:
+            # Out of the flow: its worker would pause and begin anew; here the recovery does.
+            self.ended, self.error = True, error
+            self.hands.session.rollback()
+
+    def move(self) -> str:
+        """Take the step, or find that it has to wait. Returns what is written into the schedule."""
+        assert self.step is not None
+        name = type(self.step).__name__
+        reply = self.hands.start(self.step)
+        if reply is None:
+            self.waits = True
+            return f"{name}…"
+        self._go_on(reply)
+        return name
+
+    def look(self, *, wait: bool = False) -> None:
+        """Go on if what it waited for has come."""
+        reply = self.hands.poll(wait=wait)
+        if reply is not None:
+            self.waits = False
+            self._go_on(reply)
+
+
+class Schedule:
+    """One run of some flows, in the order that `choose` decides."""
+
+    def __init__(self, world: World, flows: Sequence[Flow]) -> None:
+        self.world = world
+        self.flows = flows
+        self.mode = flows[0].mode
+        world.reset()
+        self.moves: list[int] = []
+        self.options: list[list[int]] = []
+        self.trace: list[str] = []
+        self.stuck: list[str] = []
+        self.waited = False
+        self.actors = self._actors()
+
+    def _actors(self) -> list[Actor]:
+        world, flows = self.world, self.flows
+        world.sends = any(flow.sends for flow in flows)
+        wanted = sorted({spec for flow in flows for spec in flow.store})
+        if wanted:
+            world.store(*wanted)
+        for flow in flows:
+            flow.before(world)
+        actors = []
+        for flow, hands in zip(flows, world.hands, strict=False):
+            items: list[Item] = [world.deliver(spec, self.mode) for spec in flow.deliver]
+            work = world.work(flow.policy)
+            world.equip(hands, work, items)
+            world.words[id(hands.session.raw)] = flow.word
+            actors.append(Actor(flow.make(world, work, items), hands))
+        world.beat()
+        return actors
+
+    def run(self, choose: Choose) -> list[str]:
+        """Move them until all have ended; the violations that the end shows."""
+        stalled: set[int] = set()
+        while len(self.moves) < MOVES_MAX:
+            ready = [at for at, actor in enumerate(self.actors) if not actor.ended and not actor.waits]
+            if self.world.is_sqlite:
+                ready = [at for at, actor in enumerate(self.actors) if not actor.ended and at not in stalled]
+            if not ready:
+                waiting = [actor for actor in self.actors if not actor.ended]
+                if not waiting:
+                    break
+                if not self._wait(waiting):
+                    self.stuck.append("I5: everybody waits for everybody")
+                    break
+                continue
+            self.options.append(ready)
+            at = choose(ready)
+            self.moves.append(at)
+            actor = self.actors[at]
+            self.trace.append(f"{at}{actor.move()}")
+            self.waited |= actor.waits
+            if self.world.is_sqlite:
+                # Others may move the lock; who has just found it taken need not look before.
+                stalled = {*stalled, at} if actor.waits else set()
+                actor.waits = False
+            else:
+                for other in self.actors:
+                    if other.waits and other is not actor:
+                        other.look()
+        else:
+            self.stuck.append(f"I5: still not done after {MOVES_MAX} moves")
+        self.world.recover(self.mode)
+        return self.stuck + self.world.judge()
+
+    def _wait(self, waiting: list[Actor]) -> bool:
+        """Nobody can move: the database breaks the tie, or nobody does."""
+        if self.world.is_sqlite:
+            return False
+        waiting[0].look(wait=True)
+        for actor in waiting[1:]:
+            if actor.waits:
+                actor.look()
+        return any(not actor.waits for actor in waiting)
+
+
+def explore(world: World, flows: Sequence[Flow], seed: str, most: int = LEAST) -> Found:
+    """Run `most` distinct schedules of these flows, by chance; those of the small ones, all of them."""
+    names = [flow.name for flow in flows]
+    found = Found(names)
+    if all(flow.small for flow in flows):
+        _all(world, flows, found)
+    else:
+        _some(world, flows, found, random.Random(f"{seed} {names}"), most)
+    return found
+
+
+def _all(world: World, flows: Sequence[Flow], found: Found) -> None:
+    """Every order: go back to the last place where somebody else could have moved."""
+    prefix: list[int] = []
+    while True:
+        schedule = Schedule(world, flows)
+        _note(found, schedule, schedule.run(_after(prefix)))
+        moves, options = schedule.moves, schedule.options
+        for at in range(len(moves) - 1, -1, -1):
+            later = [other for other in options[at] if other > moves[at]]
+            if later:
+                prefix = [*moves[:at], later[0]]
+                break
+        else:
+            found.complete = True
+            return
+
+
+def _after(moves: Sequence[int]) -> Choose:
+    """These moves, then whoever comes first."""
+    forced = iter(moves)
+    return lambda ready: next(forced, ready[0])
+
+
+def _some(world: World, flows: Sequence[Flow], found: Found, chance: random.Random, most: int) -> None:
+    seen: set[tuple[str, ...]] = set()
+    for _ in range(most * 3):
+        if found.distinct >= most:
+            return
+        schedule = Schedule(world, flows)
+        # Now and then one runs ahead for a while: even odds alone hardly ever let it.
+        keenness = chance.choice((0.0, 0.5, 0.8))
+        last = [0]
+
+        def choose(ready: list[int], keenness: float = keenness, last: list[int] = last) -> int:
+            if last[0] not in ready or chance.random() >= keenness:
+                last[0] = chance.choice(ready)
+            return last[0]
+
+        words = schedule.run(choose)
+        if (trace := tuple(schedule.trace)) not in seen:
+            seen.add(trace)
+            _note(found, schedule, words)
+        elif words:
+            _note(found, schedule, words)
+
+
+def _note(found: Found, schedule: Schedule, words: list[str]) -> None:
+    found.distinct += 1
+    found.waits += schedule.waited
+    if words and len(found.violations) < 5:
+        moves = "".join(map(str, schedule.moves))
+        names = "+".join(found.flows)
+        found.violations.append(f"{names} | {moves} | {'; '.join(words)} | {' '.join(schedule.trace)}")
+
+
+def replay(world: World, flows: Sequence[Flow], moves: str) -> tuple[list[str], list[str]]:
+    """The schedule of these moves again; its trace, and what it violates."""
+    schedule = Schedule(world, flows)
+    words = schedule.run(_after([int(move) for move in moves]))
+    return schedule.trace, words

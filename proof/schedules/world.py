@@ -1,0 +1,279 @@
+"""One database on which schedules are run, each with a consumer of its own, and then judged."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from oncebox import App, Backoff, Message
+from oncebox.core.effects import work_effect
+from oncebox.core.inline import stream
+from oncebox.core.outcomes import Answer
+from oncebox.core.reap import reap_lapsed
+from oncebox.core.run import run
+from oncebox.core.steps import Op, Publish, Step
+from oncebox.core.stored import bury_unknown, receive, work_batch, work_long
+from oncebox.core.work import Item, Work
+from oncebox.drivers.database import Database
+from oncebox.identity import fingerprint
+from oncebox.policy import Policy
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.schema import migrate
+from proof.schedules.handlers import registry
+from proof.schedules.hands import Hands, LiteHands, PostgresHands
+from tests.crash.checker import Key, Seen, Sent, violations
+from tests.crash.effects import create_table, reader, tables
+
+AT_ONCE = Backoff(attempts=3, base_seconds=0)
+RECOVERING = {
+    mode: Policy(mode=mode, retry=AT_ONCE, unknown_type_seconds=0.0) for mode in ("inline", "stored")
+}
+KINDS = {"l": "long", "x": "call", "u": "nobody"}
+"""Message ids that begin so have a type of their own; all others are short."""
+ROUNDS = 12
+HANDS = 3
+
+
+class NoSink:
+    """What `App(sink=…)` asks for; the scheduler publishes by itself."""
+
+    name = "none"
+
+
+class World:
+    """A database, three workers' hands, and what was seen in the schedule that is running."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+        self.is_sqlite = self.database.dialect == "sqlite"
+        self.prefix = "oncebox_" if self.is_sqlite else "oncebox."
+        migrate(self.database)
+        create_table(url)
+        self.reader = reader(url)
+        kind = LiteHands if self.is_sqlite else PostgresHands
+        self.hands: list[Hands] = [kind(self.database) for _ in range(HANDS)]
+        for hands in self.hands:
+            if isinstance(hands, PostgresHands):
+                hands.is_waiting = self._is_waiting
+        self._names = itertools.count(1)
+        self.app = App(url, sink=NoSink())  # type: ignore[arg-type]
+        self.registries = {mode: registry(self, mode) for mode in ("inline", "stored")}
+        self.name = ""
+        self.reset()
+
+    def close(self) -> None:
+        for hands in self.hands:
+            hands.close()
+        self.reader.close()
+
+    def _is_waiting(self, pids: list[int]) -> bool:
+        (row,) = self.reader.execute(
+            "SELECT bool_or(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) AS p(pid)", (pids,)
+        ).fetchall()
+        return bool(row[0])
+
+    # One schedule.
+
+    def reset(self) -> None:
+        """A consumer of its own, and nothing seen yet."""
+        self.name = f"c{next(self._names)}"
+        self.words: dict[int, str] = {}
+        self.sends = False
+        self.calls: list[tuple[Key, str]] = []
+        self.sent: list[Sent] = []
+        self.acked: list[Key] = []
+        self.pending: dict[int, Message] = {}
+        self.published: list[str] = []
+        self.workers: list[str] = []
+        self.crashed: set[str] = set()
+        self._numbers = itertools.count(1)
+
+    def message(self, spec: str) -> Message:
+        """`a`; `a!` with another payload; `a*` delivered before."""
+        payload = b'{"other": 1}' if "!" in spec else b"{}"
+        kind = KINDS.get(spec[0], "t")
+        return Message(id=spec[0], type=kind, source="s", payload=payload, deliveries=1 + ("*" in spec))
+
+    def deliver(self, spec: str, mode: str) -> Item:
+        """A delivery of it, which is to be acked."""
+        message = self.message(spec)
+        self.sent.append(Sent((self.name, "s", message.id), message.payload))
+        number = next(self._numbers)
+        self.pending[number] = message
+        return self._item(message, number, mode)
+
+    def _item(self, message: Message, number: int, mode: str) -> Item:
+        mark = fingerprint(message.type, message.payload, "raw")
+        return Item(message, mark, self.registries[mode].find(message.type), number)
+
+    def settle(self, item: Item) -> None:
+        """The broker's answer."""
+        assert item.outcome is not None
+        if item.delivery in self.pending and item.outcome.answer is Answer.ACK:
+            del self.pending[item.delivery]
+            self.acked.append((self.name, item.message.source, item.message.id))
+
+    def work(self, policy: Policy) -> Work:
+        """A new worker's constants."""
+        registry = self.registries[policy.mode]
+        worker = f"{self.name}-w{len(self.workers)}"
+        self.workers.append(worker)
+        return Work(
+            self.name,
+            self.database.queries,
+            policy,
+            worker=worker,
+            slot=1,
+            types=registry.short_types(),
+            long_types=registry.long_types(),
+            effect_types=registry.effect_types(),
+            handler=registry.find,
+            outlets=self.app.outlets(policy.mode),
+        )
+
+    def beat(self) -> None:
+        """Everybody's heart, once."""
+        now = time.time_ns() // 1000
+        columns, values = (", started, heartbeat", f", {now}, {now}") if self.is_sqlite else ("", "")
+        rows = ", ".join(f"('{worker}', 'here', 1{values})" for worker in self.workers)
+        self.reader.execute(
+            f"INSERT INTO {self.prefix}worker (id, host, pid{columns}) VALUES {rows} ON CONFLICT DO NOTHING"
+        )
+
+    def retire(self, workers: list[str]) -> None:
+        """As processes do that end in order."""
+        names = ", ".join(f"'{worker}'" for worker in workers)
+        self._text(
+            f"DELETE FROM {self.prefix}hand WHERE worker IN ({names});\n"
+            f"DELETE FROM {self.prefix}worker WHERE id IN ({names});\n"
+        )
+
+    def equip(self, hands: Hands, work: Work, items: list[Item]) -> None:
+        """Give the hands this worker's side of the bargain."""
+        hands.perform = Performer(
+            work, hands.session, hands.side, is_async=False, settle=self.settle,
+            next_item=lambda: items.pop(0) if items and work.policy.batch == 1 else None,
+        )  # fmt: skip
+        hands.perform._perform[Publish] = self._publish
+
+    def _publish(self, step: Publish) -> list[BaseException | None]:
+        self.published += [each.message.id for each in step.outgoing]
+        return [None] * len(step.outgoing)
+
+    def store(self, *specs: str) -> None:
+        """Messages that wait in the queue already."""
+        items = [self.deliver(spec, "stored") for spec in specs]
+        self._run(receive(self._recovering("stored"), items))
+
+    def later(self) -> str:
+        """An hour passes: leases lapse, hearts have not beaten for long, what was put off is due.
+
+        Rows that somebody has locked are in hand; their time does not matter.
+        """
+        p = self.prefix
+        if self.is_sqlite:
+            hour = 3_600_000_000
+            return (
+                f"UPDATE {p}queue SET due = due - {hour} WHERE consumer = '{self.name}';\n"
+                f"UPDATE {p}worker SET heartbeat = heartbeat - {hour};\n"
+                f"UPDATE {p}hand SET at = at - {hour};\nUPDATE {p}slot SET until = until - {hour};\n"
+            )
+        skip = "FOR UPDATE SKIP LOCKED"
+        return (
+            f"UPDATE {p}queue SET due = due - interval '1 hour' WHERE seq IN "
+            f"(SELECT seq FROM {p}queue WHERE consumer = '{self.name}' {skip}); "
+            f"UPDATE {p}worker SET heartbeat = heartbeat - interval '1 hour' WHERE id IN "
+            f"(SELECT id FROM {p}worker {skip}); "
+            f"UPDATE {p}hand SET at = at - interval '1 hour' WHERE (worker, slot) IN "
+            f"(SELECT worker, slot FROM {p}hand {skip}); "
+            f"UPDATE {p}slot SET until = until - interval '1 hour' WHERE slot IN (SELECT slot FROM {p}slot {skip})"
+        )
+
+    # Afterwards.
+
+    def _recovering(self, mode: str) -> Work:
+        work = self.work(RECOVERING[mode])
+        self.equip(self.hands[0], work, [])
+        return work
+
+    def _run(self, op: Op[Any]) -> Any:
+        return run(op, self._perform)
+
+    def _perform(self, step: Step) -> Any:
+        return self.hands[0].perform(step)
+
+    def recover(self, mode: str) -> None:
+        """As fresh workers would: reap, deliver again, work off the queue, until all has ended."""
+        self.words.clear()
+        if not self.pending and mode == "inline" and not self.crashed:
+            self.retire(self.workers)
+            return
+        self.retire([worker for worker in self.workers if worker not in self.crashed])
+        work = self._recovering(mode)
+        if self.crashed:
+            self._text(self.later())
+            self._run(reap_lapsed(work, 60.0))
+        for _ in range(ROUNDS):
+            again = [
+                self._item(_redelivered(message), number, mode) for number, message in self.pending.items()
+            ]
+            if mode == "inline":
+                for item in again:
+                    self._run(stream(work, item))
+            elif again:
+                self._run(receive(work, again))
+            if mode == "stored" and self._queued():
+                self._text(self.later())
+                for flow in (
+                    work_batch(work),
+                    work_long(work),
+                    work_effect(work),
+                    work_batch(work, suspect=True),
+                ):
+                    self._run(flow)
+                self._run(bury_unknown(work, self.registries[mode].names()))
+            if not self.pending and (mode == "inline" or not self._queued()):
+                break
+        self.retire(self.workers)
+
+    def _text(self, text: str) -> None:
+        self.hands[0].session.execute_text(text)
+
+    def _queued(self) -> bool:
+        mark = "?" if self.is_sqlite else "%s"
+        text = f"SELECT 1 FROM {self.prefix}queue WHERE consumer = {mark} LIMIT 1"
+        return bool(self.reader.execute(text, (self.name,)).fetchall())
+
+    def judge(self) -> list[str]:
+        """What the checker says about the end."""
+        found = tables(self.reader, self.name)
+        seen = Seen(sent=self.sent, acked=self.acked, deaths=99)
+        called = {key for key, _ in self.calls}
+        # Calls to the outside are at least once; what matters is that a done one was made, with one key.
+        found = _with_effects(found, sorted(called & {row.key for row in found.ledger}))
+        words = violations(seen, found)
+        if len({key for _, key in self.calls}) != len(called):
+            words.append(f"one message was called with several idempotency keys: {self.calls}")
+        if self.sends:
+            words += self._published_wrongly({key[2] for key in found.effects})
+        return words
+
+    def _published_wrongly(self, done: set[str]) -> list[str]:
+        left = self.reader.execute(f"SELECT id FROM {self.prefix}outbox").fetchall()
+        out = {id_.split("/")[1] for id_ in [*self.published, *(row[0] for row in left)]}
+        return [f"I4: took effect {sorted(done)}, published {sorted(out)}"] if out != done else []
+
+
+def _redelivered(message: Message) -> Message:
+    return Message(
+        id=message.id, type=message.type, source=message.source, payload=message.payload,
+        deliveries=message.deliveries + 1,
+    )  # fmt: skip
+
+
+def _with_effects(found: Any, called: list[Key]) -> Any:
+    return type(found)(
+        effects=[*found.effects, *called], ledger=found.ledger, queue=found.queue, dead=found.dead,
+        attempts=found.attempts,
+    )  # fmt: skip
