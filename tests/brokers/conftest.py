@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conftest import missing
 from tests.core.fixtures import _empty, pytest_pyfunc_call, shop_database
 from tests.core.kit import Shop
 from tests.crash.conftest import nursery
-from tests.servers import Postgres, Proxy
+from tests.servers import Postgres, Proxy, Unavailable
+from tests.servers.rabbitmq import RabbitMQServer
 
 __all__ = ["nursery", "pytest_pyfunc_call", "shop_database"]
 
@@ -32,3 +34,14 @@ def shop(shop_database: str, database_way: Proxy) -> Shop:
         heartbeat_seconds=0.5,
         drain_seconds=15.0,
     )
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQServer]:
+    """The session's node: tests that use it are in one xdist group, and may restart it."""
+    try:
+        server = RabbitMQServer()
+    except Unavailable as error:
+        missing(error)
+    with server:
+        yield server
