@@ -1,0 +1,28 @@
+-- An answer for deliveries that are still this consumer's: an entry that was claimed by somebody else, or by
+-- ourselves once more, is another delivery, and this answer is not for it.
+-- KEYS: stream. ARGV: group, consumer, what, argument, then id and delivery count of each.
+-- ack "delete" or "": done for good. release: back at once and uncounted.
+-- later MS: not to be claimed before its idle time, set to this, has reached the visibility.
+-- extend MS: the same, and never sooner than now.
+local stream, group, consumer, what = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local taken = 0
+for i = 5, #ARGV, 2 do
+  local id = ARGV[i]
+  local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
+  if pending and pending[2] == consumer and pending[4] == tonumber(ARGV[i + 1]) then
+    taken = taken + 1
+    if what == 'ack' then
+      redis.call('XACK', stream, group, id)
+      if ARGV[4] == 'delete' then redis.call('XDEL', stream, id) end
+    elseif what == 'release' then
+      -- Idle for decades: whoever claims next gets it, whatever its visibility.
+      redis.call('XCLAIM', stream, group, consumer, 0, id,
+                 'IDLE', '1000000000000', 'RETRYCOUNT', pending[4] - 1, 'JUSTID')
+    else
+      local idle = tonumber(ARGV[4])
+      if what == 'extend' then idle = math.min(idle, pending[3]) end
+      redis.call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', idle, 'JUSTID')
+    end
+  end
+end
+return taken
