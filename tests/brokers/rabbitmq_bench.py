@@ -41,7 +41,7 @@ class RabbitBench(Bench):
         self.features = Features(
             visibility=False,
             counts=kind == "quorum",
-            releases_uncounted=kind == "classic",
+            releases_uncounted=False,
             header_order=False,
         )
         self._ways: dict[int, Proxy] = {}

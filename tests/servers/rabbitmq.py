@@ -105,7 +105,7 @@ class RabbitMQServer:
         }
         command = ["env", "-i", *(f"{name}={value}" for name, value in settings.items()), str(_SCRIPT)]
         self._process = spawn(command, cwd=self._folder, log=self._log, death_signal="KILL")
-        eventually(lambda: not self.running or _speaks_amqp(port), seconds=60)
+        eventually(lambda: not self.running or _speaks_amqp(port), seconds=100)
         return self.running
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> None:
