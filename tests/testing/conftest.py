@@ -50,6 +50,15 @@ def app(shop_url: str) -> Iterator[App]:
 
 
 @pytest.fixture
+def lite(sqlite_url: str) -> Iterator[App]:
+    """The same on SQLite alone, where the engine makes no difference to what is shown."""
+    make_shop(sqlite_url)
+    app = App(sqlite_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
 def sql(shop_url: str) -> Sql:
     """Look at the shop, or change it, as a stranger."""
     return lambda text, *values: run_sql(shop_url, text, *values)

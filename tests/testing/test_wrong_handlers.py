@@ -73,49 +73,49 @@ def test_counter_in_memory_is_named_with_its_variable(app: App) -> None:
     assert "ignore=('entry.n',)" in str(found)
 
 
-def test_counter_that_nobody_can_look_into_is_found_by_its_rows(app: App) -> None:
-    assert fault_of(app, handlers.counting_hidden).fault == "memory"
+def test_counter_that_nobody_can_look_into_is_found_by_its_rows(lite: App) -> None:
+    assert fault_of(lite, handlers.counting_hidden).fault == "memory"
 
 
-def test_seen_ids_in_memory_lose_the_message_after_a_rollback(app: App) -> None:
+def test_seen_ids_in_memory_lose_the_message_after_a_rollback(lite: App) -> None:
     handlers.seen.clear()
-    found = fault_of(app, handlers.deduplicating_in_memory)
+    found = fault_of(lite, handlers.deduplicating_in_memory)
     assert found.fault == "memory"
     assert "entry: missing (payment='p-1', n='1')" in str(found)
 
 
-def test_file_written_by_the_handler_is_named(app: App, tmp_path: Path) -> None:
-    found = fault_of(app, handlers.writing_a_file(tmp_path / "receipt.txt"))
+def test_file_written_by_the_handler_is_named(lite: App, tmp_path: Path) -> None:
+    found = fault_of(lite, handlers.writing_a_file(tmp_path / "receipt.txt"))
     assert found.fault == "outside"
     assert f"writes the file {tmp_path / 'receipt.txt'}" in str(found)
 
 
-def test_program_started_by_the_handler_is_named(app: App) -> None:
-    assert "starts the program true" in str(fault_of(app, handlers.starting_a_program))
+def test_program_started_by_the_handler_is_named(lite: App) -> None:
+    assert "starts the program true" in str(fault_of(lite, handlers.starting_a_program))
 
 
-def test_bytes_on_a_connection_that_was_open_before_are_named(app: App) -> None:
+def test_bytes_on_a_connection_that_was_open_before_are_named(lite: App) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as sock:
-        found = fault_of(app, handlers.sending_on_an_open_connection(sock))
+        found = fault_of(lite, handlers.sending_on_an_open_connection(sock))
     assert found.fault == "outside"
     assert "sends to 127.0.0.1:" in str(found)
 
 
-def test_call_left_to_a_thread_is_named(app: App, port: int) -> None:
-    assert f"connects to 127.0.0.1:{port}" in str(fault_of(app, handlers.sending_later(port)))
+def test_call_left_to_a_thread_is_named(lite: App, port: int) -> None:
+    assert f"connects to 127.0.0.1:{port}" in str(fault_of(lite, handlers.sending_later(port)))
 
 
-def test_message_put_on_a_broker_by_hand_is_named(app: App) -> None:
+def test_message_put_on_a_broker_by_hand_is_named(lite: App) -> None:
     broker = Memory()
     broker.queue("mails")
-    found = fault_of(app, lambda payment, conn, tx: broker.put("mails", MESSAGE))
+    found = fault_of(lite, lambda payment, conn, tx: broker.put("mails", MESSAGE))
     assert "puts a message on the queue mails" in str(found)
 
 
-def test_replaced_mailer_shows_the_second_mail(app: App) -> None:
+def test_replaced_mailer_shows_the_second_mail(lite: App) -> None:
     sent: list[str] = []
-    found = fault_of(app, handlers.recording(sent), outside=[sent])
+    found = fault_of(lite, handlers.recording(sent), outside=[sent])
     assert found.fault == "outside"
     assert "mail about p-1 was done 2 times instead of 1" in str(found)
     assert "(COMMIT)" in str(found) or "your handler" in str(found) or "next message" in str(found)

@@ -26,7 +26,7 @@ from oncebox.message import Message
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.workers import stored_turn
-from oncebox.testing.hands import Hands
+from oncebox.testing.hands import Connections, Hands
 from oncebox.testing.loops import Loop
 from oncebox.testing.steps import Steps
 from oncebox.testing.tables import Tables, open_tables
@@ -65,6 +65,7 @@ class Bench:
         self.loop = loop
         self.ends: dict[tuple[str, str, str], list[Outcome]] = {}
         """How stored messages ended, by key."""
+        self.connections = Connections(self.app, loop)
         self._tables: Tables | None = None
 
     @property
@@ -73,6 +74,11 @@ class Bench:
         if self._tables is None:
             self._tables = open_tables(self.app.database)
         return self._tables
+
+    def touch(self) -> None:
+        """The tables are about to change."""
+        if self._tables is not None:
+            self._tables.touch()
 
     def prepare(self) -> None:
         """The schema is there, or SchemaMissing says what to run."""
@@ -83,6 +89,7 @@ class Bench:
 
     def close(self) -> None:
         """Let go of the database."""
+        self.connections.close()
         if self._tables is not None:
             self._tables.close()
 
@@ -125,14 +132,17 @@ class Life:
         self.steps = steps
         self.id = new_worker_id()
         self.database = bench.app.database
-        self._hands = Hands(bench)
+        self._hands = Hands(bench.connections)
 
     def live(self, parcels: Sequence[Parcel], *, again: bool = False) -> None:
         """Deliver what is not acked, work off what is stored, until nothing is left."""
+        self.bench.touch()
         try:
             self._live(parcels, again)
-        finally:
-            self._hands.close()
+        except BaseException:
+            self._hands.die()
+            raise
+        self._hands.leave()
 
     def _live(self, parcels: Sequence[Parcel], again: bool) -> None:
         consumer = self.bench.consumer
@@ -167,7 +177,7 @@ class Life:
             self._stage(consumer, flow, settle, self.steps)
         except errors.DatabaseError as error:
             # As a worker that has lost its connection: another one, and the message comes again.
-            self._hands.close()
+            self._hands.die()
             return error
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from oncebox.testing.noise import explained, plain
+from oncebox.testing.noise import explained, natural, plain
 from oncebox.testing.tables.state import Row, State, Table
 
 SHOWN_MAX = 8
@@ -25,6 +25,8 @@ class Difference(msgspec.Struct, frozen=True):
     extra: tuple[Row, ...]
     unexplained: tuple[tuple[str, str | None, str | None], ...] = ()
     """Columns whose values alone differ, with one value of each side."""
+    noisy: frozenset[str] = frozenset()
+    """Columns that differ anyhow, and say nothing here."""
 
     def told(self) -> list[str]:
         """Row by row; rows with the same key are shown as one that changed."""
@@ -57,7 +59,7 @@ class Difference(msgspec.Struct, frozen=True):
         return ", ".join(
             f"{name} is {_shown(b)} instead of {_shown(a)}"
             for name, a, b in zip(self.columns, row, other, strict=True)
-            if a != b
+            if a != b and name not in self.noisy
         )
 
     def _row(self, row: Row) -> str:
@@ -106,7 +108,13 @@ class Comparison:
         if not shown:
             return None
         return Difference(
-            name, right.columns, right.key, _sorted(missing), _sorted(extra), tuple(unexplained or ())
+            name,
+            right.columns,
+            right.key,
+            _sorted(missing),
+            _sorted(extra),
+            tuple(unexplained or ()),
+            frozenset(column for column in right.columns if (name, column) in self._treatments),
         )
 
     def _only(self, name: str, right: Table, other: Table) -> tuple[Counter[Row], Counter[Row]]:
@@ -145,8 +153,8 @@ class Comparison:
         for place, column in enumerate(columns):
             if f"{name}.{column}" in self.ignored:
                 continue
-            ours = sorted(row[place] or "" for row in missing.elements())
-            theirs = sorted(row[place] or "" for row in extra.elements())
+            ours = sorted((row[place] or "" for row in missing.elements()), key=natural)
+            theirs = sorted((row[place] or "" for row in extra.elements()), key=natural)
             pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
             if not pairs:
                 continue
@@ -163,7 +171,7 @@ class Comparison:
 
 
 def _sorted(rows: Counter[Row]) -> tuple[Row, ...]:
-    return tuple(sorted(rows.elements(), key=lambda row: [value or "" for value in row]))
+    return tuple(sorted(rows.elements(), key=lambda row: [natural(value or "") for value in row]))
 
 
 def _drop(value: str | None) -> str | None:

@@ -56,6 +56,13 @@ def plain(value: str | None) -> str | None:
     return "".join(_blank(part) for part in _parts(value))
 
 
+def natural(value: str) -> list[tuple[int, int, str]]:
+    """How people order it: 9 before 10."""
+    return [
+        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.findall(r"\d+|\D+", value)
+    ]
+
+
 def _parts(value: str) -> list[Part]:
     return [(str(found.lastgroup), found[0]) for found in _PART.finditer(value)]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from oncebox import errors
 from oncebox.core.outcomes import Outcome, Status
-from oncebox.core.steps import Next
+from oncebox.core.steps import Next, Settle
 from oncebox.message import Message
 from oncebox.testing import memory, story
 from oncebox.testing.bench import Bench, Parcel
@@ -164,10 +164,12 @@ class Proving:
         self._judge("duplicate", "it is delivered again", found)
 
     def _faults(self) -> Iterable[Fault]:
-        for number, kind in enumerate(self.steps.kinds, 1):
-            if kind is not Next:  # nothing happens in it
+        # After the last ack there are only looks at an empty queue; and in `Next` nothing happens.
+        last = max(number for number, kind in enumerate(self.steps.kinds, 1) if kind is Settle)
+        for number, kind in enumerate(self.steps.kinds[:last], 1):
+            if kind is not Next:
                 yield Fault("before", number)
-        yield Fault("after", len(self.steps.kinds))
+        yield Fault("after", last)
         if self.steps.handled:
             yield Fault("rerun", 1)
         assert self.steps.lines is not None

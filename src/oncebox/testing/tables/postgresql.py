@@ -77,6 +77,8 @@ class PostgresTables:
         self._conn.execute("SET lock_timeout = '10s'")
         self._saved: dict[_Place, _Copy] = {}
         self._sequences: list[tuple[sql.Identifier, int, bool, int]] = []
+        self._last: dict[_Place, _Copy] | None = None
+        """What was read, for as long as nobody has touched it."""
 
     def _places(self) -> list[_Place]:
         rows = self._conn.execute(_TABLES).fetchall()
@@ -126,7 +128,8 @@ class PostgresTables:
 
     def read(self) -> State:
         state: State = {}
-        for place, copied in self._copies().items():
+        self._last = self._copies()
+        for place, copied in self._last.items():
             own = place.schema == self._own
             if own and place.name not in KEPT:
                 continue
@@ -135,8 +138,12 @@ class PostgresTables:
             state[f"oncebox.{place.name}" if own else name] = kept(place.name, table) if own else table
         return state
 
+    def touch(self) -> None:
+        self._last = None
+
     def restore(self, *, shifted: bool = False) -> None:
-        now = self._copies()
+        now = self._last or self._copies()
+        self._last = None
         changed = [place for place, copied in self._saved.items() if now.get(place) is not copied]
         made = [place for place in now if place not in self._saved]
         if changed or made:
@@ -146,7 +153,7 @@ class PostgresTables:
                 sql.SQL("setval({}, {}, {})").format(
                     sql.Literal(sequence.as_string(self._conn)),
                     sql.Literal(last + jump if shifted else last),
-                    sql.Literal(called or (shifted and jump > 0)),
+                    sql.Literal(called),
                 )
                 for sequence, last, called, jump in self._sequences
             ]

@@ -23,6 +23,9 @@ class SqliteTables:
     def save(self) -> None:
         self._file.backup(self._saved)
 
+    def touch(self) -> None:
+        """Nothing is kept between two readings."""
+
     def restore(self, *, shifted: bool = False) -> None:
         self._saved.backup(self._file)
 

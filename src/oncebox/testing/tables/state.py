@@ -55,6 +55,10 @@ class Tables(Protocol):
         """Everything as it is now."""
         ...
 
+    def touch(self) -> None:
+        """Somebody is about to change something: what was read is of the past."""
+        ...
+
     def restore(self, *, shifted: bool = False) -> None:
         """Everything as it was at `save`; `shifted` leaves sequences somewhere else, on purpose."""
         ...
