@@ -12,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check pyright format servers bench proof soak clean
+.PHONY: help demo demo-chain test check pyright format servers bench proof soak clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(CORE): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -29,6 +29,10 @@ $(DEV): pyproject.toml constraints.txt
 
 demo: $(CORE) ## run the demo; needs no server
 	@$(VENV)/bin/oncebox demo
+
+demo-chain: $(DEV) ## run three services under kills; DATABASE=postgresql://…, BROKER=amqp://…, SCANS, KILLS
+	@$(PY) -m examples.delivery $(if $(DATABASE),--database $(DATABASE)) $(if $(BROKER),--broker $(BROKER)) \
+		$(if $(SCANS),--scans $(SCANS)) $(if $(KILLS),--kills $(KILLS))
 
 test: $(DEV) servers check ## check, then run every test against real servers
 	@$(PY) -m pytest $(PYTEST_ARGS)
