@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
-from oncebox.brokers.contract import Source
+import pytest
+
+from oncebox.brokers.contract import Delivery, Source
 from oncebox.brokers.sqs import Sqs
 from oncebox.message import Message
-from tests.brokers.app_suite import AppSuite, until
+from oncebox.runtime import feed
+from tests.brokers.app_suite import AppSuite, Watched, until
 from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
 from tests.brokers.sqs_bench import FifoBench, SqsBench, client, moto, new_name, session
-from tests.brokers.suite import Bench
+from tests.brokers.suite import Bench, ids
 from tests.core.kit import Call, Shop, event
 from tests.crash.nursery import Nursery
 from tests.servers import Postgres
@@ -21,22 +25,42 @@ class TestSqsApp(AppSuite):
         return SqsBench()
 
 
-async def test_handler_longer_than_the_visibility_runs_once(shop: Shop) -> None:
-    starts: list[int] = []
-    async with SqsBench() as bench:
-        # The runtime extends every five seconds.
-        source = bench.sqs.queue(bench.name, wait_seconds=1, visibility_seconds=7)
+class Extended(Watched):
+    """Counts how often the app asked for more time."""
 
-        @shop.handler(shop.consumer("billing", source))
+    extensions = 0
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        await self.source.extend(deliveries, seconds)
+        self.extensions += 1
+
+
+async def test_message_is_not_given_to_another_while_its_handler_works(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "EXTEND_EVERY_SECONDS", 0.05)
+    starts: list[str] = []
+    async with SqsBench() as bench:
+        watched = Extended(bench.make_source())
+
+        @shop.handler(shop.consumer("billing", cast("Source", watched)))
         async def slow(call: Call) -> None:
-            starts.append(call.message.deliveries)
-            await asyncio.sleep(9)
+            starts.append(call.message.id)
+            if call.message.id == "slow":
+                for _ in range(2):
+                    await bench.pass_seconds(bench.visibility_seconds - 10)
+                    # The one that is under way may have begun before; the next has not.
+                    enough = watched.extensions + 2
+                    await until(lambda enough=enough: watched.extensions >= enough)  # type: ignore[misc]
+                # Were the first there again, it would come before this one.
+                await bench.publish(event("quick"))
+                await until(lambda: len(watched.received) > 1)
             await call.db.effect(call.message.id)
 
-        await bench.publish(event("a"))
+        await bench.publish(event("slow"))
         async with shop.app.running():
-            await until(lambda: shop.effects()["a"] == 1)
-    assert starts == [1]
+            await until(lambda: shop.effects() == {"slow": 1, "quick": 1})
+    assert starts == ids(watched.received) == ["slow", "quick"]
 
 
 async def test_keys_are_handled_in_order_across_apps(shop: Shop) -> None:
