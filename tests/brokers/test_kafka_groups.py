@@ -104,12 +104,12 @@ async def test_put_off_message_lets_the_partition_go_on_and_is_read_again_after_
 
 async def test_revoked_partition_is_drained_and_its_position_goes_along(kafka_cluster: Cluster) -> None:
     topic = Topic(kafka_cluster, partitions=2)
-    first = await topic.source(drain=30.0)
+    first = await topic.source(drain=20.0)
     await eventually_async(lambda: len(first.partitions) == 2, 30)
     for number in range(20):
         await topic.publish(f"m{number}", key=str(number))
     held = await take(first, 20)
-    joining = asyncio.create_task(topic.source(drain=30.0))
+    joining = asyncio.create_task(topic.source(drain=20.0))
     # It is asked to give one up, and does not before what is in hand is finished.
     await eventually_async(lambda: any(lane.recalled for lane in first._desk.lanes()), 30)
     assert len(first.partitions) == 2
@@ -157,12 +157,12 @@ async def test_revoked_partition_with_work_that_does_not_end_is_given_up_uncommi
 
 async def test_handler_longer_than_the_poll_interval_keeps_its_partition(topic: Topic) -> None:
     config = {"max.poll.interval.ms": 1_500}
-    source = await topic.source(config, prefetch=2)
+    source = await topic.source(config, prefetch=2, drain=1.0)
     await topic.publish(*(f"m{number}" for number in range(10)))
     held = await received(source, limit=1)
     # The buffer is full and stays so: the partition is paused, and polled all the same.
     await eventually_async(lambda: all(lane.paused for lane in source._desk.lanes()), 30)
-    other = await topic.source(config)
+    other = await topic.source(config, drain=1.0)
     await asyncio.sleep(3)
     assert (source.partitions, other.partitions) == ([(topic.name, 0)], [])
     await source.ack(held)

@@ -132,6 +132,8 @@ def test_automatic_offsets_are_refused_wherever_they_are_said(word: str) -> None
         ({"window": 0}, "window=0"),
         ({"prefetch": True}, "prefetch=True"),
         ({"drain": -1}, "drain=-1"),
+        ({"drain": 10, "config": {"max.poll.interval.ms": 10_000}}, "not less than max.poll.interval.ms"),
+        ({"dead_letter": "orders"}, "another topic's name"),
         ({"config": {"group.id": "x"}}, "named at the source"),
     ],
 )

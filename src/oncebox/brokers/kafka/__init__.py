@@ -73,16 +73,20 @@ class Kafka:
         for word, value in (("window", window), ("prefetch", prefetch), ("prefetch_bytes", prefetch_bytes)):
             if not _is_whole(value):
                 raise ConfigError(f"{where}: {word}={value!r}: it is a whole number, 1 or more")
+        words = consumer_words(self.servers, group, {**self._config, **checked(config or {}, where)})
+        drain_seconds = _seconds(drain, f"{where}: drain")
+        if drain_seconds * 1000 >= float(words.get("max.poll.interval.ms", 300_000)):
+            raise ConfigError(f"{where}: drain={drain!r} is not less than max.poll.interval.ms")
         return KafkaSource(
             self.servers,
             topics,
-            consumer_words(self.servers, group, {**self._config, **checked(config or {}, where)}),
+            words,
             identity=bound_identity(identity, type),
             window=window,
             buffer=prefetch,
             buffer_bytes=prefetch_bytes,
             commit_every_seconds=_seconds(commit_every, f"{where}: commit_every"),
-            drain_seconds=_seconds(drain, f"{where}: drain"),
+            drain_seconds=drain_seconds,
             redelivery_horizon_seconds=None
             if retention is None
             else _seconds(retention, f"{where}: retention"),

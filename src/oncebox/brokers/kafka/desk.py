@@ -34,6 +34,8 @@ class Desk:
         """Called, from any thread, when something may be there to take."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._awaited: Callable[[], bool] | None = None
+        """What the polling thread waits for; there is only one."""
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._fresh: deque[Held] = deque()
         self._back: list[Held] = []
@@ -81,12 +83,15 @@ class Desk:
     def wait_for_room(self, seconds: float) -> bool:
         """Until half of the buffer was taken; False when that took too long."""
 
-        def room() -> bool:
-            lying = len(self._fresh) + len(self._back)
-            return lying <= self.buffer_max // 2 and self._bytes <= self.buffer_bytes_max // 2
+        return self._wait(self._has_room, seconds)
 
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(room, seconds)
+            self._awaited = condition
+            try:
+                return self._changed.wait_for(condition, seconds)
+            finally:
+                self._awaited = None
 
     def is_ahead(self, lane: Lane) -> bool:
         """Whether a partition has been read as far ahead of its committed position as it may."""
@@ -123,16 +128,15 @@ class Desk:
 
     def wait_until_answered(self, lanes: Sequence[Lane], seconds: float) -> bool:
         """Until nothing of these partitions is out; False when that took too long."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not any(held.turn for lane in lanes for held in lane.held.values()), seconds
-            )
+        return self._wait(
+            lambda: not any(held.turn for lane in lanes for held in lane.held.values()), seconds
+        )
 
     def retire(self, lanes: Iterable[Lane]) -> None:
         """These are no longer ours: what lies here is dropped, later answers are ignored."""
         with self._lock:
             self._retire(lanes)
-            self._changed.notify_all()
+            self._tell()
 
     # The event loop
 
@@ -154,7 +158,7 @@ class Desk:
                 held.turn = self._turns
                 held.delivery.tag = Tag(held.lane, held.offset, held.turn)
                 taken.append(held.delivery)
-            self._changed.notify_all()
+            self._tell()
         return taken
 
     def next_due(self) -> float | None:
@@ -172,7 +176,7 @@ class Desk:
                 if held is not None:
                     del held.lane.held[held.offset]
                     held.lane.tracker.finish(held.offset)
-            self._changed.notify_all()
+            self._tell()
 
     def nack(self, delivery: Delivery, due: float) -> None:
         """Put off until `due`; what has the same key waits behind it."""
@@ -187,7 +191,7 @@ class Desk:
                 heapq.heappush(self._delayed, (due, held.arrival, held))
                 if again.key is not None:
                     held.lane.waiting.setdefault(again.key, Waiting()).count += 1
-            self._changed.notify_all()
+            self._tell()
         self.wake()
 
     def release(self, deliveries: Iterable[Delivery]) -> None:
@@ -198,10 +202,19 @@ class Desk:
                 if held is not None and not held.lane.recalled:
                     held.delivery = msgspec.structs.replace(delivery, tag=None)
                     self._return(held)
-            self._changed.notify_all()
+            self._tell()
         self.wake()
 
     # Under the lock
+
+    def _has_room(self) -> bool:
+        lying = len(self._fresh) + len(self._back)
+        return lying <= self.buffer_max // 2 and self._bytes <= self.buffer_bytes_max // 2
+
+    def _tell(self) -> None:
+        # A thread that is woken for nothing takes the interpreter from those who work.
+        if self._awaited is not None and self._awaited():
+            self._changed.notify_all()
 
     def _answered(self, tag: object) -> Held | None:
         """The message, when the answer is to its current hand-out; else it is late, and means nothing."""

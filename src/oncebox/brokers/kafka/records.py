@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
@@ -19,11 +20,11 @@ ID_HEADERS = ("message-id", "message_id", "messageid", "id", "ce_id")
 def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
     """The record as it was read. A tombstone is an empty body, and `tombstone` in its provenance."""
     raw_headers: Any = record.headers()
-    headers: Headers = (
-        tuple((str(name), bytes(value or b"")) for name, value in raw_headers) if raw_headers else ()
-    )
+    headers: Headers = tuple(raw_headers) if raw_headers else ()
+    if not all(value for _, value in headers):
+        headers = tuple((name, value or b"") for name, value in headers)  # Kafka tells null from empty
     raw_key = record.key()
-    key = key_text(raw_key)
+    key = None if raw_key is None else key_text(raw_key)
     provenance: dict[str, Any] = {
         "topic": record.topic(),
         "partition": record.partition(),
@@ -53,18 +54,27 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
 
 
 def _properties(headers: Headers) -> dict[str, Any]:
-    named: dict[str, bytes] = {}
-    for name, value in headers:
-        named.setdefault(name.lower(), value)
+    """What the headers say of identity and type; of several, the most telling, and of equals the first."""
     found: dict[str, Any] = {}
-    for name in ID_HEADERS:
-        if named.get(name):
-            found["message_id"] = _text(named[name])
-            break
-    for name, header in (("type", "type"), ("content_type", "content-type")):
-        if header in named:
-            found[name] = _text(named[header])
+    best = len(ID_HEADERS)
+    for name, value in headers:
+        role, rank = _role(name)
+        if role == "message_id":
+            if rank < best and value:
+                best = rank
+                found[role] = _text(value)
+        elif role and role not in found:
+            found[role] = _text(value)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _role(name: str) -> tuple[str, int]:
+    """Which property a header is ("" for none), and its rank among those for the same."""
+    lower = name.lower()
+    if lower in ID_HEADERS:
+        return "message_id", ID_HEADERS.index(lower)
+    return {"type": "type", "content-type": "content_type"}.get(lower, ""), 0
 
 
 def _text(value: bytes) -> Any:
