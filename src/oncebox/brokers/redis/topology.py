@@ -97,14 +97,20 @@ async def check_server(client: Client, server: Server) -> None:
 
 
 async def _check_unread(client: Client, stream: str, group: str, info: Mapping[str, Any]) -> None:
-    """Tell when entries were removed that this group had never seen."""
-    removed = (await client.xinfo_stream(stream)).get("max-deleted-entry-id")
-    if removed is not None and _place(removed) > _place(info["last-delivered-id"]):
+    """Tell when entries were removed that this group had never seen, as far as Redis can tell."""
+    about = await client.xinfo_stream(stream)
+    read = 0 if info["last-delivered-id"] == b"0-0" else info.get("entries-read")
+    first = about["first-entry"]
+    all_unread = first is None or _place(first[0]) > _place(info["last-delivered-id"])
+    if read is None or not all_unread:
+        return
+    lost = about.get("entries-added", 0) - read - about["length"]
+    if lost > 0:
         log.warning(
-            "stream %s: entries up to %s were removed before group %s had read them; trim by what is handled "
+            "stream %s: %d entries were removed before group %s had read them; trim by what is handled "
             "(XTRIM MINID), not by length",
             stream,
-            removed.decode(),
+            lost,
             group,
         )
 
