@@ -12,8 +12,10 @@ from aiormq.exceptions import (
     AMQPConnectionError,
     AMQPError,
     AuthenticationError,
+    ChannelClosed,
     ChannelInvalidStateError,
     ConnectionNotAllowed,
+    InvalidFrameError,
     ProbableAuthenticationError,
 )
 from yarl import URL
@@ -101,7 +103,8 @@ class Link:
             ) from None
         except LOST as error:
             # aiormq's errors carry the connection, which carries the password: none of it is passed on.
-            if isinstance(error, ConnectionNotAllowed) or "vhost" in str(error):
+            no_vhost = isinstance(error, InvalidFrameError) and "Connection.OpenOk" in str(error)
+            if no_vhost or isinstance(error, ConnectionNotAllowed):
                 raise ConfigError(
                     f"{self.where}: user {self.user!r} may not use the vhost {self.vhost!r}, or there is none"
                 ) from None
@@ -122,7 +125,7 @@ def reason(error: BaseException | None) -> str:
         return f"can't be reached ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else (
             "the connection was lost"
         )  # fmt: skip
-    if isinstance(error, AMQPError) and error.args and isinstance(error.args[-1], str):
+    if isinstance(error, ChannelClosed) and error.args and isinstance(error.args[-1], str):
         return error.args[-1]
     return "the connection was lost"
 

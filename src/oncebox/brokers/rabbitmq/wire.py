@@ -162,7 +162,7 @@ def headers_of(table: dict[str, Any]) -> Headers:
 def tolerate_unreadable_properties() -> None:
     """Have pamqp keep what it can't decode.
 
-    It raises for a header name that is not UTF-8, or a time past the year 9999 (milliseconds, where
+    It raises for a header name that is not UTF-8, or a time past the year 9999 (nanoseconds, where
     seconds are meant). The connection would die of that message, get it again, and die for ever.
     """
     if getattr(ContentHeader, "unreadable", msgspec.UNSET) is not msgspec.UNSET:
