@@ -35,6 +35,7 @@
     ├── LeaseLost                     another worker took over; our effects are rolled back
     ├── HandlerTimeout                the handler ran longer than its policy allows
     ├── UnknownEffect                 a call to the outside may have happened; policy or a person decides
+    ├── SequenceGap                   a version before this one is missing
     ├── HandlerExit                   the handler called sys.exit()
     ├── ProcessDied                   recorded for an attempt whose process was killed
     └── Signal                        what a handler raises to decide its message's fate
@@ -202,6 +203,10 @@ class HandlerExit(OnceboxError):
 class UnknownEffect(OnceboxError):
     """A call to the outside world was begun and its end is not known. An effect's handler raises it, too,
     to say that it can't tell; a timeout or a lost connection says the same."""
+
+
+class SequenceGap(OnceboxError):
+    """Recorded for a message that waited too long for the versions before it. `dead: gap`."""
 
 
 class ProcessDied(OnceboxError):

@@ -13,6 +13,11 @@ from oncebox import __version__
 from oncebox.cli import failure
 from oncebox.cli.effects import list_command as effects_list
 from oncebox.cli.effects import settle_command as effects_settle
+from oncebox.cli.ingest import ingest_command
+from oncebox.cli.keys import list_command as keys_list
+from oncebox.cli.keys import reset_command as keys_reset
+from oncebox.cli.keys import skip_command as keys_skip
+from oncebox.cli.keys import unblock_command as keys_unblock
 from oncebox.cli.outbox import discard_command as outbox_discard
 from oncebox.cli.outbox import list_command as outbox_list
 from oncebox.cli.outbox import retry_command as outbox_retry
@@ -37,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Calls whose end is not known.")
+keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Ordered keys that stand still.")
 outbox_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that did not get out.")
 schema_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The tables as SQL text.")
 
@@ -92,11 +98,16 @@ def demo(context: typer.Context) -> None:
 
 
 app.command("run", help=teach(run_app), rich_help_panel=_RUN)(run_app)
+app.command("ingest", help=teach(ingest_command), rich_help_panel=_RUN)(ingest_command)
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
 effects_app.command("list", help=teach(effects_list))(effects_list)
 effects_app.command("settle", help=teach(effects_settle))(effects_settle)
+keys_app.command("list", help=teach(keys_list))(keys_list)
+keys_app.command("unblock", help=teach(keys_unblock))(keys_unblock)
+keys_app.command("skip", help=teach(keys_skip))(keys_skip)
+keys_app.command("reset", help=teach(keys_reset))(keys_reset)
 outbox_app.command("list", help=teach(outbox_list))(outbox_list)
 outbox_app.command("retry", help=teach(outbox_retry))(outbox_retry)
 outbox_app.command("discard", help=teach(outbox_discard))(outbox_discard)
@@ -113,11 +124,17 @@ def effects() -> None:
     """Calls to the outside whose end is not known: list them, and decide."""
 
 
+@keys_app.callback()
+def keys() -> None:
+    """Ordered keys that stand still: list them, and have them go on."""
+
+
 @outbox_app.callback()
 def outbox() -> None:
     """Outgoing messages that were given up: list them, try again, or let go."""
 
 
+app.add_typer(keys_app, name="keys", rich_help_panel=_DECIDE)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_DECIDE)
 app.add_typer(effects_app, name="effects", rich_help_panel=_DECIDE)
 app.add_typer(schema_app, name="schema", rich_help_panel=_TABLES)

@@ -15,7 +15,8 @@ import msgspec
 from oncebox import errors
 from oncebox.codec import encode_result
 from oncebox.core.batch import results
-from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, record_attempt
+from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, leaving, record_attempt
+from oncebox.core.lanes import leave, unstick
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.steps import Ask, Begin, Commit, Execute, Fetch, Handle, Keep, Op, Rollback, Settle
 from oncebox.core.stored import give_up, take_leased, undone
@@ -100,7 +101,8 @@ def _known(work: Work, item: Item) -> Op[None]:
     """A late result settled it after it was taken: no call, and nothing left to do."""
     token = work.token()
     yield Begin(token)
-    yield Commit(token, (work.call(work.queries.finish_leased, seq=item.seq, token=item.token),))
+    finish = work.call(work.queries.finish_leased, seq=item.seq, token=item.token)
+    yield Commit(token, leave(work, (finish,), [item]))
     item.outcome = Outcome(Status.DUPLICATE)
 
 
@@ -141,7 +143,7 @@ def _finish(work: Work, item: Item, note: str) -> Op[None]:
         # Not by the token of the call: what was reconciled is an earlier call's row.
         settle = work.keyed(work.queries.effect_late, item, note=note)
         finish = work.call(work.queries.finish_leased, seq=item.seq, token=item.token)
-        yield Commit(token, (*calls, settle, finish))
+        yield Commit(token, leave(work, (*calls, settle, finish), [item]))
         item.outcome = Outcome(Status.PROCESSED, item.result)
         return
     # Whatever became of the message meanwhile (queued again, parked, given back), it is done now.
@@ -151,7 +153,7 @@ def _finish(work: Work, item: Item, note: str) -> Op[None]:
         work.keyed(work.queries.effect_late, item, note="settled by a late result"),
     )
     if (yield Execute(late)):
-        yield Commit(token, calls)
+        yield Commit(token, (*calls, *unstick(work.queries, work.consumer, item.message, item.lane)))
         item.outcome = Outcome(Status.PROCESSED, item.result, reason="late")
         return
     yield Rollback()
@@ -180,7 +182,7 @@ def _failed(work: Work, item: Item, error: Exception, *, unknown: bool) -> Op[No
         yield Rollback()
         item.outcome = Outcome(Status.IN_FLIGHT, error=error)
         return
-    yield Commit(token, calls)
+    yield Commit(token, leave(work, calls, *leaving((), [(item, verdict)])))
     item.outcome = verdict.outcome
 
 
@@ -217,5 +219,5 @@ def _park(work: Work, item: Item, policy: EffectPolicy, age_seconds: float) -> O
         return
     verdict = Verdict(Fate.DEAD, error, Reason.UNKNOWN_EFFECT)
     calls = (record_attempt(work, item, error), *bury_queued(work, item, verdict))
-    yield Commit(token, (*calls, settle))
+    yield Commit(token, leave(work, (*calls, settle), (), [item]))
     item.outcome = verdict.outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -143,6 +144,12 @@ def charge_queued(work: Work, item: Item, error: BaseException) -> tuple[Verdict
             work.keyed(work.queries.set_state, item, state=STATE_DISCARDED),
         )
     return verdict, calls
+
+
+def leaving(done: Sequence[Item], verdicts: Sequence[tuple[Item, Verdict]]) -> tuple[list[Item], list[Item]]:
+    """Who leaves the queue: those that are over, and the dead."""
+    discarded = [item for item, verdict in verdicts if verdict.fate is Fate.DISCARDED]
+    return [*done, *discarded], [item for item, verdict in verdicts if verdict.fate is Fate.DEAD]
 
 
 STATE_UNFINISHED = 1

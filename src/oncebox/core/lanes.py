@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncebox.core.steps import Call
+from oncebox.message import Message
 from oncebox.policy import Policy
 
 if TYPE_CHECKING:
@@ -82,10 +83,15 @@ def starts(
     )
 
 
-def advance(queries: Queries, consumer: str, policy: Policy, keys: list[str]) -> tuple[Call, ...]:
-    """Give the turn to whoever is next in these lanes, which are locked."""
+def advance(
+    queries: Queries, consumer: str, keys: list[str], *, by_arrival: bool = False
+) -> tuple[Call, ...]:
+    """Give the turn to whoever is next in these lanes, which are locked.
+
+    `by_arrival` leaves out what only versions need.
+    """
     params = {"consumer": consumer, "keys": keys}
-    if policy.order_by != "sequence":
+    if by_arrival:
         return (Call(queries.key_pass, params),)
     names = (queries.key_stale, queries.key_drop, queries.key_pass, queries.key_gaps)
     return tuple(Call(query, params) for query in names)
@@ -99,14 +105,26 @@ def leave(
     if not keys:
         return calls
     blocks = work.policy.on_dead == "block"
-    passed = [*gone, *(() if blocks else dead)]
     after: tuple[Call, ...] = ()
-    moved = [{"key": item.lane, "version": item.version} for item in passed if item.version is not None]
+    moved = [
+        {"key": item.lane, "version": item.version} for item in (*gone, *dead) if item.version is not None
+    ]
     if moved:
         after += (work.call(work.queries.key_moved, consumer=work.consumer, rows=moved),)
     if blocks:
         after += tuple(block(work, item) for item in dead if item.lane is not None)
     return (lock(work.queries, work.consumer, keys), *calls, *after, *advance_those(work, keys))
+
+
+def unstick(
+    queries: Queries, consumer: str, message: Message, lane: str | None, version: int | None = None
+) -> tuple[Call, ...]:
+    """A dead message is back in line, or done after all: it no longer blocks. `version` has it run late."""
+    if lane is None:
+        return ()
+    params = {"consumer": consumer, "source": message.source, "message_id": message.id}
+    redriven = Call(queries.key_redriven, {**params, "key": lane, "version": version})
+    return (lock(queries, consumer, [lane]), redriven, *advance(queries, consumer, [lane]))
 
 
 def block(work: Work, item: Item) -> Call:
@@ -116,7 +134,7 @@ def block(work: Work, item: Item) -> Call:
 
 def advance_those(work: Work, keys: list[str]) -> tuple[Call, ...]:
     """`advance` for a worker's own consumer."""
-    return advance(work.queries, work.consumer, work.policy, keys)
+    return advance(work.queries, work.consumer, keys, by_arrival=work.policy.order_by == "key")
 
 
 def enter(work: Work, items: Sequence[Item]) -> tuple[list[str], Call]:

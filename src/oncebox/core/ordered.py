@@ -129,6 +129,6 @@ def _refuse(work: Work, item: Item, token: str) -> Op[None]:
     """Nobody can handle it: kept among the dead, where it blocks its lane or is passed over."""
     assert item.refusal is not None
     reason, error = item.refusal
-    after = (block(work, item),) if work.policy.on_dead == "block" else _passed(work, item)
-    yield Commit(token, (bury(work, item, reason, error, 0), *after))
+    blocking = (block(work, item),) if work.policy.on_dead == "block" else ()
+    yield Commit(token, (bury(work, item, reason, error, 0), *_passed(work, item), *blocking))
     item.outcome = Outcome(Status.DEAD, error=error, reason=reason)

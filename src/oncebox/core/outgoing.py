@@ -191,7 +191,7 @@ def _in_order(
         *starts(queries, consumer, policy, places),
         lock(queries, consumer, keys),
         store,
-        *advance(queries, consumer, policy, keys),
+        *advance(queries, consumer, keys, by_arrival=policy.order_by == "key"),
     ]
 
 

@@ -132,6 +132,7 @@ class Queries:
     key_waiting: Query
     key_skip: Query
     key_reset: Query
+    place_of: Query
     keys_stuck: Query
     keys_count: Query
     spill: Query

@@ -13,9 +13,11 @@ import msgspec
 from oncebox import errors
 from oncebox.codec import encode_result
 from oncebox.core.audit import Act, Touched, audit
+from oncebox.core.lanes import lock, unstick
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Op, Rollback
 from oncebox.core.work import new_token
+from oncebox.message import Message
 
 LIST_MAX = 1000
 
@@ -89,11 +91,17 @@ def settle(
         state = "done" if happened else "failed"
         calls.append(Call(queries.unbury, key))
         calls.append(Call(queries.effect_resolve, {**key, "state": state, "note": reason}))
+        places = yield Fetch(Call(queries.place_of, key))
+        lane, version = tuple(places[0]) if places else (None, None)
+        if lane is not None:
+            yield Fetch(lock(queries, key["consumer"], [lane]))
         if not (yield Execute(tuple(calls))):
             raise errors.UsageError(f"{named}: somebody else has settled it meanwhile")
+        message = Message(id=message_id, source=key["source"])
+        again = unstick(queries, key["consumer"], message, lane, None if happened else version)
         act = Act(verb="effects settle", who=who, reason=reason, filter={"happened": happened})
         touched = Touched(consumer=key["consumer"], source=key["source"], id=message_id, result=state)
-        yield Commit(token, (audit(queries, act, [touched]),))
+        yield Commit(token, (*again, audit(queries, act, [touched])))
     except BaseException as error:
         if not isinstance(error, GeneratorExit):
             yield Rollback()

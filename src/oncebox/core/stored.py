@@ -22,6 +22,7 @@ from oncebox.core.failure import (
     bury,
     bury_queued,
     charge_queued,
+    leaving,
     lost_too_often,
     record_attempt,
 )
@@ -224,7 +225,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         verdicts, calls = _charges(work, run.failed)
         finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
         calls = (*(results(work, run.done)), *((finish,) if run.done else ()), *calls)
-        calls = leave(work, calls, *_gone(run.done, verdicts))
+        calls = leave(work, calls, *leaving(run.done, verdicts))
         if run.failed or run.left:
             calls += (work.withdraw(),)
         yield Commit(token, calls)
@@ -255,12 +256,6 @@ def _handle_those(work: Work, items: list[Item]) -> Op[Run]:
     run = yield from handle_all(work, [item for item in items if item not in known])
     run.failed += [(item, work.unrecorded[item.seq]) for item in known]
     return run
-
-
-def _gone(done: Sequence[Item], verdicts: Sequence[tuple[Item, Verdict]]) -> tuple[list[Item], list[Item]]:
-    """Who leaves the queue: to be passed, and dead."""
-    discarded = [item for item, verdict in verdicts if verdict.fate is Fate.DISCARDED]
-    return [*done, *discarded], [item for item, verdict in verdicts if verdict.fate is Fate.DEAD]
 
 
 def _settle(items: list[Item], verdict: Verdict) -> Op[None]:
@@ -329,7 +324,7 @@ def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
     verdict, calls = charge_queued(work, item, error)
     if isinstance(error, Exception):
         work.unrecorded[item.seq] = error
-    yield from _write(work, (*leave(work, calls, *_gone((), [(item, verdict)])), work.withdraw()))
+    yield from _write(work, (*leave(work, calls, *leaving((), [(item, verdict)])), work.withdraw()))
     work.unrecorded.pop(item.seq, None)
     work.reruns.pop(item.seq, None)
     item.outcome = verdict.outcome
@@ -517,7 +512,7 @@ def _charge_lease(work: Work, item: Item, error: BaseException) -> Op[None]:
             yield Rollback()
             item.outcome = Outcome(Status.IN_FLIGHT, error=error)
             return
-        yield Commit(token, leave(work, calls, *_gone((), [(item, verdict)])))
+        yield Commit(token, leave(work, calls, *leaving((), [(item, verdict)])))
     except BaseException as lost:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()

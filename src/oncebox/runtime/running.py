@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from oncebox.brokers.contract import Source
+from oncebox.core.keys import close_gaps
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.run import run_async
 from oncebox.core.steps import Call
@@ -231,6 +232,7 @@ class Running:
                         await run_async(reap_lapsed(work, self.lapse_seconds), performer)
                     if turn % 30 == 0:
                         await self._bury_unknown(performer)
+                    await self._close_gaps(performer)
                     lost = 0
                 except Exception as error:
                     lost += 1
@@ -251,6 +253,22 @@ class Running:
             ):
                 work = member.work(self.worker, 0)
                 await run_async(bury_unknown(work, member.registry.names()), performer)
+
+    async def _close_gaps(self, performer: Performer) -> None:
+        """Keys that have waited too long for a missing version: what their policy says, and a word about it."""
+        for member in self.members:
+            if member.policy.order_by != "sequence":
+                continue
+            for passed in await run_async(close_gaps(member.work(self.worker, 0)), performer):
+                log.error(
+                    "consumer %s: key %s waited %g s for a version that is missing; %s%s",
+                    member.name,
+                    passed.key,
+                    member.policy.gap_seconds,
+                    passed.done,
+                    f" {passed.messages} messages" if passed.messages else "",
+                )
+                self.wake_workers()
 
     async def flush_tallies(self) -> None:
         """Write what was counted; a crash loses at most a second of counts, never a message."""

@@ -36,9 +36,14 @@ UPDATE {p}key SET blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key AND blocked IS NOT NULL
 
 -- name: key_redriven
--- The dead head is back in line: it no longer blocks.
-UPDATE {p}key SET blocked = NULL, source = NULL, message_id = NULL
-WHERE consumer = :consumer AND key = :key AND source = :source AND message_id = :message_id
+-- A dead message is back in line: it no longer blocks, and its version is handled although it is past.
+UPDATE {p}key SET
+    blocked = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE blocked END,
+    source = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE source END,
+    message_id = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE message_id END,
+    skipped = CASE WHEN :version::bigint <= last AND NOT :version::bigint = ANY(skipped)
+                   THEN array_append(skipped, :version::bigint) ELSE skipped END
+WHERE consumer = :consumer AND key = :key
 
 -- name: key_stale
 -- What waits with a version that is past: another message brought it. `key_drop` goes with it.
@@ -119,6 +124,14 @@ WHERE k.consumer = :consumer AND k.key = :key AND w.first > k.last + 1
 -- A person says where a lane stands.
 UPDATE {p}key SET last = :last, skipped = '{{}}', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key
+
+-- name: place_of
+-- Where a message stands, or stood before it died.
+SELECT q.lane, q.version FROM {p}ledger l JOIN {p}queue q ON q.seq = l.seq
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+UNION ALL
+SELECT lane, version FROM {p}dead
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
 
 -- name: keys_stuck
 -- Lanes that need a person, the longest stuck first; with what each waits for.

@@ -31,8 +31,14 @@ UPDATE {p}key SET blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key AND blocked IS NOT NULL
 
 -- name: key_redriven
-UPDATE {p}key SET blocked = NULL, source = NULL, message_id = NULL
-WHERE consumer = :consumer AND key = :key AND source = :source AND message_id = :message_id
+-- A dead message is back in line: it no longer blocks, and its version is handled although it is past.
+UPDATE {p}key SET
+    blocked = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE blocked END,
+    source = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE source END,
+    message_id = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE message_id END,
+    skipped = CASE WHEN :version <= last AND :version NOT IN (SELECT value FROM json_each(skipped))
+                   THEN json_insert(skipped, '$[#]', :version) ELSE skipped END
+WHERE consumer = :consumer AND key = :key
 
 -- name: key_stale
 UPDATE {p}ledger SET state = 3 WHERE seq IN (
@@ -116,6 +122,14 @@ WHERE k.consumer = :consumer AND k.key = :key AND w.first > k.last + 1
 -- name: key_reset
 UPDATE {p}key SET last = :last, skipped = '[]', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key
+
+-- name: place_of
+-- Where a message stands, or stood before it died.
+SELECT q.lane, q.version FROM {p}ledger l JOIN {p}queue q ON q.seq = l.seq
+WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
+UNION ALL
+SELECT lane, version FROM {p}dead
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND seq IS NOT NULL
 
 -- name: keys_stuck
 SELECT k.consumer, k.key, k.last,

@@ -1,0 +1,156 @@
+"""`order_by="sequence"`: the version decides; what is ahead waits, what is past is stale."""
+
+import random
+from typing import Any
+
+import pytest
+
+from oncebox import Dead, Status
+from oncebox.core.audit import Act
+from oncebox.core.keys import close_gaps, reset, skip_gap, stuck_keys
+from tests.core.fixtures import inline, on, stored
+from tests.core.kit import Call, Shop, event
+from tests.order.lines import BY_SEQUENCE, applied, case, note, put
+
+ACT = Act(verb="keys", who="me", reason="by hand")
+one_of_each = on("sqlite", "psycopg", "asyncpg")
+
+
+@stored
+async def test_shuffled_versions_run_in_order_each_once(shop: Shop) -> None:
+    cases = shop.consumer(batch=10, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    messages = [case(key, n) for key in "abcd" for n in range(1, 13)] * 2
+    random.Random(7).shuffle(messages)
+    for message in messages:
+        await shop.deliver(cases, message)
+    await shop.work_off(cases)
+    assert [applied(shop, key) for key in "abcd"] == [list(range(1, 13))] * 4
+    assert shop.count("queue") == 0
+
+
+@stored
+async def test_what_is_past_is_stale_and_kept_in_the_ledger(shop: Shop) -> None:
+    cases = shop.consumer(**BY_SEQUENCE)
+    shop.handler(cases)(note)
+    await put(shop, cases, case("a", 1), case("a", 2))
+    late = case("a", 1, id="another")
+    assert (await shop.deliver(cases, late)).status is Status.STALE
+    assert (await shop.deliver(cases, late)).status is Status.STALE
+    assert applied(shop, "a") == [1, 2]
+    assert shop.count("queue") == 0
+
+
+@stored
+async def test_two_messages_with_one_version_are_one_effect(shop: Shop) -> None:
+    cases = shop.consumer(**BY_SEQUENCE)
+    shop.handler(cases)(note)
+    for id_ in ("x", "y"):
+        await shop.deliver(cases, case("a", 2, id=id_))
+    await put(shop, cases, case("a", 1))
+    assert applied(shop, "a") == [1, 2]
+    assert shop.count("queue") == 0
+    assert (await shop.deliver(cases, case("a", 2, id="y"))).status is Status.STALE
+
+
+@stored
+@pytest.mark.parametrize("on_gap", ["park", "skip", "proceed"])
+async def test_a_missing_version_ends_as_policy_says(shop: Shop, on_gap: str) -> None:
+    cases = shop.consumer(batch=10, on_gap=on_gap, gap_seconds=0.000001, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    await put(shop, cases, *(case("a", n) for n in (1, 4, 5)))
+    queries = shop.app.database.queries
+    [stuck] = await shop.perform(cases, lambda work: stuck_keys(queries))
+    assert (stuck.why, stuck.missing, stuck.waiting, stuck.last) == ("gap", "2-3", 2, 1)
+    [passed] = await shop.perform(cases, close_gaps)
+    assert passed.done == {"park": "parked", "skip": "skipped", "proceed": "proceeded"}[on_gap]
+    await shop.work_off(cases)
+    await put(shop, cases, case("a", 2), case("a", 3))
+    match on_gap:
+        case "park":
+            assert applied(shop, "a") == [1, 2, 3]
+            assert shop.rows(f"SELECT reason FROM {shop.table('dead')}") == [("gap",), ("gap",)]
+        case "skip":
+            assert applied(shop, "a") == [1, 4, 5]
+            assert (await shop.deliver(cases, case("a", 2))).status is Status.STALE
+        case _:
+            assert applied(shop, "a") == [1, 4, 5, 2, 3]
+    assert await shop.perform(cases, lambda work: stuck_keys(queries)) == []
+
+
+@stored
+async def test_a_gap_that_closes_in_time_is_no_gap(shop: Shop) -> None:
+    cases = shop.consumer(gap_seconds=60, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    await put(shop, cases, case("a", 2))
+    queries = shop.app.database.queries
+    assert await shop.perform(cases, close_gaps) == []
+    assert len(await shop.perform(cases, lambda work: stuck_keys(queries))) == 1
+    await put(shop, cases, case("a", 1))
+    assert applied(shop, "a") == [1, 2]
+    assert await shop.perform(cases, lambda work: stuck_keys(queries)) == []
+
+
+@stored
+async def test_a_person_skips_what_is_missing_or_says_where_a_key_stands(shop: Shop) -> None:
+    cases = shop.consumer(batch=10, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    await put(shop, cases, case("a", 3), case("b", 3), case("b", 4))
+    queries = shop.app.database.queries
+    await shop.perform(cases, lambda work: skip_gap(queries, cases.name, "a", ACT))
+    await shop.perform(cases, lambda work: reset(queries, cases.name, "b", 3, ACT))
+    await shop.work_off(cases)
+    assert (applied(shop, "a"), applied(shop, "b")) == ([3], [4])
+    assert (await shop.deliver(cases, case("b", 3))).status is Status.STALE
+
+
+@stored
+async def test_the_start_is_learned_from_the_first_that_comes(shop: Shop) -> None:
+    cases = shop.consumer(**{**BY_SEQUENCE, "sequence_start": "learn"})
+    shop.handler(cases)(note)
+    await put(shop, cases, case("a", 41), case("a", 43), case("a", 42))
+    assert applied(shop, "a") == [41, 42, 43]
+    assert (await shop.deliver(cases, case("a", 40))).status is Status.STALE
+
+
+@stored
+async def test_a_dead_version_blocks_and_the_next_goes_on_after_it(shop: Shop) -> None:
+    from oncebox.core.keys import unblock
+
+    cases = shop.consumer(batch=10, **BY_SEQUENCE)
+
+    @shop.handler(cases)
+    async def refuses_one(call: Call) -> None:
+        if call.payload["version"] == 2:
+            raise Dead("no")
+        await note(call)
+
+    await put(shop, cases, *(case("a", n) for n in (1, 2)))
+    await put(shop, cases, case("a", 3))
+    assert applied(shop, "a") == [1]
+    queries = shop.app.database.queries
+    await shop.perform(cases, lambda work: unblock(queries, cases.name, "a", ACT))
+    await put(shop, cases, case("a", 4))
+    assert applied(shop, "a") == [1, 3, 4]
+
+
+@one_of_each
+@pytest.mark.parametrize("payload", [{"case": "a"}, {"version": 1}, {"case": "a", "version": "x"}, {}])
+async def test_a_message_without_key_or_version_is_dead_with_the_reason(shop: Shop, payload: Any) -> None:
+    cases = shop.consumer(**BY_SEQUENCE)
+    shop.handler(cases)(note)
+    outcome = await shop.deliver(cases, event("e", payload=payload))
+    assert (outcome.status, outcome.reason) == (Status.DEAD, "no place")
+    assert "a message ordered by sequence needs" in str(outcome.error)
+
+
+@inline
+async def test_inline_what_is_ahead_waits_in_the_queue(shop: Shop) -> None:
+    cases = shop.consumer(**BY_SEQUENCE)
+    shop.handler(cases)(note)
+    outcomes = [(await shop.deliver(cases, case("a", n))).status for n in (1, 3, 2)]
+    assert outcomes == [Status.PROCESSED, Status.STORED, Status.STORED]
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [1, 2, 3]
+    assert (await shop.deliver(cases, case("a", 4))).status is Status.PROCESSED
+    assert (await shop.deliver(cases, case("a", 4, id="other"))).status is Status.STALE
