@@ -31,10 +31,12 @@ def take_all(work: Work, line: ThreadMailbox) -> Op[None]:
             pass
         return
     while items := line.take_many(STORE_MAX):
-        for _ in range(ROUNDS_MAX):
-            items = yield from receive(work, items)
-            if not items:
-                break
+        idle = 0
+        while items and idle < ROUNDS_MAX:
+            # One of each key at a time: what is there twice is stored first, and then a duplicate.
+            left = yield from receive(work, items)
+            idle = idle + 1 if len(left) == len(items) else 0
+            items = left
         for item in items:
             # Its row comes and goes under our hands: whoever sent it may try again.
             item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=1.0)

@@ -1,0 +1,1 @@
+"""Old data from files and standard input, as messages of a consumer: `oncebox ingest`."""
