@@ -261,6 +261,31 @@ async def test_poison_goes_to_the_dead_letter_queue_with_id_and_headers(
         await graveyard.close()
 
 
+async def test_dead_message_that_can_not_be_copied_is_not_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    async with SqsBench() as bench:
+        dead = new_name("-dead")
+        source = bench.sqs.queue(bench.name, wait_seconds=1, dead_letter=dead, create=True)
+        await source.open()
+        await bench.publish(Message(id="a"))
+        [delivery] = await received(source)
+        async with client() as bare:
+            url = (await bare.get_queue_url(QueueName=dead))["QueueUrl"]
+            await bare.delete_queue(QueueUrl=url)
+            await source.bury(delivery, "exhausted")
+            assert f"no copy of a dead message in {dead}, trying again" in caplog.text
+            await bare.create_queue(QueueName=dead)
+            await bench.pass_seconds(6)
+            [delivery] = await received(source)
+            await source.bury(delivery, "exhausted")
+            [copy] = (await bare.receive_message(QueueUrl=url, MessageAttributeNames=["All"]))["Messages"]
+        assert copy["MessageAttributes"]["message-id"]["StringValue"] == "a"
+        assert copy["MessageAttributes"]["oncebox-reason"]["StringValue"] == "exhausted"
+        await bench.pass_seconds(31)
+        await bench.publish(Message(id="b"))
+        assert ids(await received(source)) == ["b"]
+        await source.close()
+
+
 async def test_redrive_policy_that_leaves_room_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     async with SqsBench() as bench:
         await bench.source()

@@ -13,8 +13,8 @@ from oncebox.runtime import feed
 from tests.brokers.app_suite import AppSuite, Watched, until
 from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
 from tests.brokers.sqs_bench import FifoBench, SqsBench, client, moto, new_name, session
-from tests.brokers.suite import Bench, ids
-from tests.core.kit import Call, Shop, event
+from tests.brokers.suite import Bench, ids, received
+from tests.core.kit import Call, Shop, effect, event
 from tests.crash.nursery import Nursery
 from tests.servers import Postgres
 from tests.servers.moto import REGION
@@ -63,6 +63,27 @@ async def test_message_is_not_given_to_another_while_its_handler_works(
     assert starts == ids(watched.received) == ["slow", "quick"]
 
 
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+async def test_dead_message_is_copied_as_it_came_to_the_dead_letter_queue(shop: Shop, suffix: str) -> None:
+    headers = (("x", b"1"), ("x", b"2"), ("blob", b"\xff"))
+    async with (FifoBench if suffix else SqsBench)() as bench:
+        dead = new_name(f"-dead{suffix}")
+        source = bench.sqs.queue(bench.name, wait_seconds=1, dead_letter=dead, create=True)
+
+        shop.handler(shop.consumer("billing", source))(effect)
+        await bench.publish(Message(id="bad", type="paid", key="k", payload=b"\x00", headers=headers))
+        async with shop.app.running():
+            await until(lambda: shop.count("dead") == 1)
+            graveyard = bench.sqs.queue(dead, wait_seconds=1)
+            await graveyard.open()
+            [copy] = await received(graveyard)
+            await graveyard.close()
+        assert (ids([copy]), copy.body, copy.key) == (["bad"], b"\x00", "k")
+        assert tuple(pair for pair in copy.headers if pair[0] in ("x", "blob")) == headers
+        assert ("oncebox-reason", b"undecodable") in copy.headers
+        assert await left_in(bench.name) == 0
+
+
 async def test_keys_are_handled_in_order_across_apps(shop: Shop) -> None:
     seen: list[str] = []
     names = [f"{key}{number}" for number in range(6) for key in "abc"]
@@ -109,14 +130,16 @@ class SqsChaos(ChaosBroker):
         raise NotImplementedError
 
     def is_empty(self) -> bool:
-        return asyncio.run(self._count()) == 0
+        return asyncio.run(left_in(self.name)) == 0
 
-    async def _count(self) -> int:
-        async with client() as bare:
-            url = (await bare.get_queue_url(QueueName=self.name))["QueueUrl"]
-            names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-            reply = await bare.get_queue_attributes(QueueUrl=url, AttributeNames=names)
-            return sum(map(int, reply["Attributes"].values()))
+
+async def left_in(queue: str) -> int:
+    """Everything in a queue, delivered or not."""
+    async with client() as bare:
+        url = (await bare.get_queue_url(QueueName=queue))["QueueUrl"]
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        reply = await bare.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        return sum(map(int, reply["Attributes"].values()))
 
 
 def chaos_source(url: str, name: str) -> Source:

@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
 
 from oncebox.brokers.contract import bound_identity
 from oncebox.brokers.sqs.client import Clients, Line
+from oncebox.brokers.sqs.deadletter import DeadLetters
 from oncebox.brokers.sqs.sink import SqsSink
 from oncebox.brokers.sqs.source import VISIBILITY_SECONDS_MAX, SqsSource, by_message_id
 from oncebox.clock import Clock, SystemClock
@@ -57,6 +58,7 @@ class Sqs:
         wait_seconds: int = 5,
         attempts: int = Backoff().attempts,
         unwrap_sns: bool = True,
+        dead_letter: str | None = None,
         create: bool = False,
     ) -> SqsSource:
         """A new subscription to the queue of this name or URL. A name that ends in `.fifo` is a FIFO queue's.
@@ -66,7 +68,8 @@ class Sqs:
         - `wait_seconds` (5): how long one request waits for a message, 1 to 20;
         - `attempts` (8): how many its consumer makes; a redrive policy that allows fewer is warned of;
         - `unwrap_sns` (True): take a message out of the envelope that SNS puts around it;
-        - `create` (False): make the queue, with SQS's own defaults, when it is not there.
+        - `dead_letter` (none): a queue that gets a copy of every message that is dead for its consumer;
+        - `create` (False): make the queue, with SQS's own defaults, when it is not there; the dead-letter queue too.
 
         `ConfigError` for a name or value that can't be.
         """
@@ -80,6 +83,9 @@ class Sqs:
             attempts=attempts,
             unwrap_sns=unwrap_sns,
             clock=self._clock,
+            dead_letters=DeadLetters(Line(self._clients, dead_letter, create=create))
+            if dead_letter
+            else None,
         )
 
     def sink(self, name: str, *, create: bool = False) -> SqsSink:

@@ -8,24 +8,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.sqs import wire
+from oncebox.brokers.sqs.answers import BATCH_MAX, Answers, Tag
 from oncebox.brokers.sqs.client import Facts, Line
+from oncebox.brokers.sqs.deadletter import DeadLetters
 from oncebox.clock import Clock
 from oncebox.errors import BrokerError, BrokerUnavailable
 from oncebox.identity import Envelope, Identity
 
 log = logging.getLogger("oncebox")
 
-BATCH_MAX = 10
-"""Entries of one request, whichever."""
 VISIBILITY_SECONDS_MAX = 12 * 3600
 """The longest that a delivery can be kept from others, extensions included."""
 _MARGIN_SECONDS = 60
 """SQS counts from when it handed the message out, we from when it came; beyond the limit it refuses."""
-_TRIES = 3
+_AGAIN_SECONDS = 5
 _SYSTEM = (
     "ApproximateReceiveCount", "MessageDeduplicationId", "MessageGroupId", "SentTimestamp", "SequenceNumber",
 )  # fmt: skip
@@ -40,15 +38,6 @@ def by_message_id(envelope: Envelope) -> str | None:
     where = envelope.provenance
     found = where.get("sns_message_id") or where.get("message_id")
     return found if isinstance(found, str) else None
-
-
-class _Tag(msgspec.Struct):
-    """A delivery's receipt, and until when it is worth something."""
-
-    receipt: str
-    deadline: float
-    last: float
-    """When SQS delivers again, whatever is said."""
 
 
 class SqsSource:
@@ -67,6 +56,7 @@ class SqsSource:
         attempts: int,
         unwrap_sns: bool,
         clock: Clock,
+        dead_letters: DeadLetters | None,
     ) -> None:
         self.name = line.name
         self.identity = identity
@@ -74,11 +64,13 @@ class SqsSource:
         self.redelivery_horizon_seconds: float | None = None
         """How long the queue keeps a message; known once open."""
         self._line = line
+        self._answers = Answers(line)
         self._visibility_seconds = visibility_seconds
         self._wait_seconds = wait_seconds
         self._attempts = attempts
         self._unwrap_sns = unwrap_sns
         self._clock = clock
+        self._dead_letters = dead_letters
         self._open = False
         self._held: dict[str, Delivery] = {}
         self._backlog: list[Delivery] = []
@@ -94,6 +86,12 @@ class SqsSource:
         Warns of a redrive policy that takes messages away before the consumer has given them up.
         """
         facts = await self._line.open()
+        if self._dead_letters is not None:
+            try:
+                await self._dead_letters.open()
+            except BaseException:
+                await self._line.close()
+                raise
         self.redelivery_horizon_seconds = facts.retention_seconds
         self._remark(facts)
         self._open = True
@@ -137,6 +135,8 @@ class SqsSource:
         if self._line.facts is not None:
             await self._give_back(left)
         await self._line.close()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
 
     async def receive(self, limit: int) -> list[Delivery]:
         """See `Source.receive`; ten at most at once, as SQS has it."""
@@ -175,7 +175,7 @@ class SqsSource:
     async def _fetch(self, count: int) -> None:
         """One poll. What it brings is for whoever waits then, and goes back when nobody does."""
         try:
-            reply = await self._ask(
+            reply = await self._answers.ask(
                 "receive_message",
                 MaxNumberOfMessages=count,
                 WaitTimeSeconds=self._wait_seconds,
@@ -200,7 +200,8 @@ class SqsSource:
         now = self._clock.monotonic()
         found = wire.delivery(raw, self.name, unwrap_sns=self._unwrap_sns)
         last = now + VISIBILITY_SECONDS_MAX - _MARGIN_SECONDS
-        found.tag = _Tag(raw["ReceiptHandle"], now + self._visibility_seconds, last)
+        kept = raw if self._dead_letters is not None else None
+        found.tag = Tag(raw["ReceiptHandle"], now + self._visibility_seconds, last, kept)
         return found
 
     def _leave_backlog(self) -> None:
@@ -212,7 +213,7 @@ class SqsSource:
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         try:
-            await self._change([(delivery, 0) for delivery in deliveries if self._is_live(delivery)])
+            await self._answers.change([(delivery, 0) for delivery in deliveries if self._is_live(delivery)])
         except BrokerUnavailable as error:
             log.info(
                 "queue %s: %d were not given back, and come later: %s", self.name, len(deliveries), error
@@ -221,16 +222,29 @@ class SqsSource:
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.ack`: deletes in batches, and again what SQS could not delete for reasons of its own."""
         mine = self._answered(deliveries)
-        await self._batches("delete_message_batch", [{"ReceiptHandle": each.tag.receipt} for each in mine])
+        await self._answers.delete(mine)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Dead: as `ack`, once the dead-letter queue has a copy, where one is named. Without it, once more."""
+        if self._dead_letters is not None and delivery.tag.receipt in self._held:
+            try:
+                await self._dead_letters.send(delivery.tag.raw, reason)
+            except BrokerError as error:
+                # It is dead in the database already, which the next delivery finds; only this copy is missing.
+                text = "queue %s: no copy of a dead message in %s, trying again: %s"
+                log.warning(text, self.name, self._dead_letters.name, error)
+                await self.nack(delivery, _AGAIN_SECONDS)
+                return
+        await self.ack([delivery])
 
     async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
         """See `Source.nack`. The delay is whole seconds, rounded up, and 12 hours at most."""
         if self._answered([delivery]):
-            await self._change([(delivery, self._whole(delivery, delay_seconds))])
+            await self._answers.change([(delivery, self._whole(delivery, delay_seconds))])
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.release`. SQS counts the delivery all the same."""
-        await self._change([(delivery, 0) for delivery in self._answered(deliveries)])
+        await self._answers.change([(delivery, 0) for delivery in self._answered(deliveries)])
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """See `Source.extend`; never shortens, and never beyond 12 hours after the delivery."""
@@ -241,7 +255,7 @@ class SqsSource:
             for each in (*mine, *self._backlog)
             if self._is_live(each) and each.tag.deadline < min(until, each.tag.last)
         ]
-        changed = await self._change(wanted)
+        changed = await self._answers.change(wanted)
         for (delivery, whole), done in zip(wanted, changed, strict=True):
             if done:
                 delivery.tag.deadline = until - seconds + whole
@@ -258,44 +272,3 @@ class SqsSource:
         """Those that are still ours to answer; from now on they are not."""
         mine = [each for each in deliveries if self._held.pop(each.tag.receipt, None) is not None]
         return [each for each in mine if self._is_live(each)]
-
-    async def _change(self, wanted: Sequence[tuple[Delivery, int]]) -> list[bool]:
-        entries = [
-            {"ReceiptHandle": delivery.tag.receipt, "VisibilityTimeout": seconds}
-            for delivery, seconds in wanted
-        ]
-        return await self._batches("change_message_visibility_batch", entries)
-
-    async def _batches(self, operation: str, entries: Sequence[dict[str, Any]]) -> list[bool]:
-        """Ask in batches; what SQS has done, entry by entry."""
-        batches = [entries[start : start + BATCH_MAX] for start in range(0, len(entries), BATCH_MAX)]
-        replies = await asyncio.gather(*(self._batch(operation, batch) for batch in batches))
-        return [done for reply in replies for done in reply]
-
-    async def _batch(self, operation: str, entries: Sequence[dict[str, Any]]) -> list[bool]:
-        left = {str(number): {"Id": str(number), **entry} for number, entry in enumerate(entries)}
-        refused: set[str] = set()
-        for turn in range(_TRIES):
-            if turn:
-                await asyncio.sleep(0.1 * turn)
-            reply = await self._ask(operation, Entries=list(left.values()))
-            failed = {str(each["Id"]): each for each in reply.get("Failed") or ()}
-            # A receipt that is worth nothing any more: the message is delivered again, or is gone.
-            refused |= {number for number, each in failed.items() if each.get("SenderFault")}
-            left = {number: left[number] for number in failed if number not in refused and number in left}
-            if not left:
-                break
-        if refused or left:
-            text = "queue %s: %s: %d of %d were refused, %d failed; those messages come again"
-            level = logging.WARNING if left else logging.INFO
-            log.log(level, text, self.name, operation, len(refused), len(entries), len(left))
-        return [str(number) not in refused and str(number) not in left for number in range(len(entries))]
-
-    async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        try:
-            return await self._line.call(operation, **parameters)
-        except BrokerUnavailable:
-            raise
-        except BrokerError as error:
-            # To a source, a request that is refused is a broker that can't be used now.
-            raise BrokerUnavailable(str(error)) from error

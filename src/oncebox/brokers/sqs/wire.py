@@ -29,6 +29,7 @@ ID_ATTRIBUTES = ("message-id", "message_id")
 _KEY = "oncebox-key"
 _ENCODING = "oncebox-encoding"
 _HEADERS = "oncebox-headers"
+_REASON = "oncebox-reason"
 _OURS = frozenset({_KEY, _ENCODING, _HEADERS})
 _ALONE = "oncebox-alone-"
 """The group of a message without a key: SQS asks for one, and one of its own keeps nobody waiting."""
@@ -202,6 +203,24 @@ def entry(message: Message, *, fifo: bool, bytes_max: int = BYTES_MAX) -> tuple[
             "elsewhere, and send where it is"
         )
     return parameters, size
+
+
+def as_it_came(raw: Mapping[str, Any], reason: str, *, fifo: bool) -> dict[str, Any]:
+    """The parameters that send what SQS handed out once more, with the reason why where there is room for it."""
+    attributes = {
+        name: {part: each[part] for part in ("DataType", "StringValue", "BinaryValue") if part in each}
+        for name, each in (raw.get("MessageAttributes") or {}).items()
+    }
+    if len(attributes) < ATTRIBUTES_MAX:
+        attributes[_REASON] = _attribute(reason.encode())
+    parameters = {"MessageBody": raw["Body"], "MessageAttributes": attributes}
+    if fifo:
+        system = raw.get("Attributes") or {}
+        parameters |= {
+            "MessageDeduplicationId": system.get("MessageDeduplicationId") or raw["MessageId"],
+            "MessageGroupId": system.get("MessageGroupId") or _ALONE + raw["MessageId"],
+        }
+    return parameters
 
 
 def _own(message: Message) -> dict[str, str]:
