@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.brokers.nats import Nats, NatsSource
 from oncebox.brokers.nats.confirms import confirm
-from oncebox.brokers.nats.connection import Connection
+from oncebox.brokers.nats.connection import Connection, Link
 from oncebox.brokers.nats.headers import ID, Pairs, outgoing
 from oncebox.message import Message
 from tests.brokers.suite import Bench, Features
@@ -78,6 +78,10 @@ class NatsBench(Bench):
         )
         self._ways[id(source)] = way
         return source
+
+    async def link(self) -> Link:
+        """The bench's own connection."""
+        return await self._control.link()
 
     async def publish(self, *messages: Message | Delivery, duplicates: int = 0) -> None:
         link = await self._control.link()

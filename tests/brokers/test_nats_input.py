@@ -129,8 +129,6 @@ def test_names_and_words_that_can_not_be_are_refused_before_anything_is_opened()
         lambda: nats.stream("a.b", consumer="c"),
         lambda: nats.stream("S", consumer=""),
         lambda: nats.stream("S", consumer="c", visibility_seconds=0),
-        lambda: nats.stream("S", consumer="c", deliveries_max=3),
-        lambda: nats.stream("S", consumer="c", deliveries_max=0, dead_letter="d"),
         lambda: nats.subject("a.*"),
         lambda: nats.subject("a.{colour}"),
         lambda: nats.subject("a", create=True),
@@ -228,31 +226,57 @@ async def test_sink_without_a_stream_says_at_start_how_to_make_one(nats_server: 
             await Nats(nats_server.url).subject("void", stream=bench.stream).open()
 
 
-async def test_message_that_came_too_often_moves_to_the_dead_letters_with_id_and_headers(
-    nats_server: NatsServer,
-) -> None:
+async def test_dead_message_is_copied_with_id_and_headers_and_terminated(nats_server: NatsServer) -> None:
     async with NatsBench(nats_server) as bench, NatsBench(nats_server) as dead:
         with pytest.raises(ConfigError, match=r"in stream .* itself"):
-            await opened(bench, deliveries_max=2, dead_letter=f"{bench.stream}.dead")
+            await opened(bench, dead_letter=f"{bench.stream}.dead")
         with pytest.raises(ConfigError, match=r"no stream .* takes dead_letter='nowhere'"):
-            await opened(bench, deliveries_max=2, dead_letter="nowhere")
-        subscription = await opened(bench, deliveries_max=2, dead_letter=f"{dead.stream}.dead")
-        headers = (("x", b"1"), ("blob", b"\xff"), ("x", b"2"))
-        await bench.publish(Message(id="a", payload=b"body", headers=headers))
-        for count in (1, 2):
-            [delivery] = await received(subscription)
-            assert delivery.deliveries == count
-            await subscription.nack(delivery, 0)
-        waiting = asyncio.create_task(received(subscription))
+            await opened(bench, dead_letter="nowhere")
+        subscription = await opened(bench, dead_letter=f"{dead.stream}.dead")
+        headers = (("x", b"1"), ("blob", b"\xff"), ("x", b"2"), ("Nats-Expected-Last-Sequence", b"0"))
+        await bench.publish(Delivery(body=b"body", properties={"message_id": "a"}, headers=headers))
+        [delivery] = await received(subscription)
+        await subscription.bury(delivery, "exhausted")
         [buried] = await received(await opened(dead))
         assert (ids([buried]), buried.body) == (["a"], b"body")
-        assert tuple(pair for pair in buried.headers if pair[0] in ("x", "blob")) == headers
-        assert ("oncebox-dead-deliveries", b"2") in buried.headers
-        await bench.publish(Message(id="b"))
-        assert ids(await waiting) == ["b"]
+        assert buried.headers[1:] == (
+            *headers[:3],
+            ("oncebox-reason", b"exhausted"),
+            ("oncebox-origin", f"{bench.stream}:1".encode()),
+        )
         async with nats_of(nats_server.url) as js:
-            info = await js.consumer_info(bench.stream, "billing")
-            assert info.num_ack_pending == 1, "only b is in hand: a was terminated"
+            assert (await js.consumer_info(bench.stream, "billing")).num_ack_pending == 0, "it was terminated"
+
+
+async def test_dead_message_that_could_not_be_copied_is_delivered_again(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "AGAIN_SECONDS", 0)
+    async with NatsBench(nats_server) as bench, nats_of(nats_server.url) as js:
+        await js.add_stream(name=f"{bench.stream}D", subjects=[f"dead.{bench.stream}"])
+        subscription = await opened(bench, dead_letter=f"dead.{bench.stream}")
+        await js.delete_stream(f"{bench.stream}D")
+        await bench.publish(Message(id="a"))
+        [delivery] = await received(subscription)
+        with pytest.raises(BrokerUnavailable, match="no stream takes subject 'dead"):
+            await subscription.bury(delivery, "exhausted")
+        [again] = await received(subscription)
+        assert (ids([again]), again.deliveries) == (["a"], 2)
+        await subscription.bury(delivery, "exhausted")
+        assert (await js.consumer_info(bench.stream, "billing")).num_ack_pending == 1, "a late one is ignored"
+
+
+async def test_dead_message_without_a_place_for_it_is_terminated(nats_server: NatsServer) -> None:
+    async with NatsBench(nats_server) as bench, nats_of(nats_server.url) as js:
+        told = await (await bench.link()).subscribe(
+            f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{bench.stream}.billing"
+        )
+        subscription = await opened(bench)
+        await bench.publish(Message(id="a"))
+        [delivery] = await received(subscription)
+        await subscription.bury(delivery, "exhausted")
+        assert b'"stream_seq":1' in (await told.next_msg(timeout=10)).data
+        assert (await js.consumer_info(bench.stream, "billing")).num_ack_pending == 0
 
 
 async def test_double_ack_returns_when_the_server_has_heard(nats_server: NatsServer) -> None:

@@ -92,9 +92,7 @@ def test_words_that_can_not_be_are_refused_before_anything_is_opened() -> None:
         lambda: redis.stream("s", group=""),
         lambda: redis.stream("s", group="g", payload=""),
         lambda: redis.stream("s", group="g", visibility_seconds=0),
-        lambda: redis.stream("s", group="g", dead_letter="d"),
-        lambda: redis.stream("s", group="g", deliveries_max=0, dead_letter="d"),
-        lambda: redis.stream("s", group="g", deliveries_max=2, dead_letter="s"),
+        lambda: redis.stream("s", group="g", dead_letter="s"),
         lambda: redis.topic(""),
         lambda: Redis("http://localhost"),
         lambda: Redis("redis://localhost:port"),
@@ -187,24 +185,32 @@ async def test_entries_that_were_trimmed_unread_are_warned_of_at_start(
         assert "2 entries were removed before group billing had read them" in caplog.text
 
 
-async def test_message_that_came_too_often_moves_to_the_dead_letters_with_id_and_headers(
-    redis_server: RedisServer,
-) -> None:
+async def test_dead_message_is_copied_with_id_and_headers_and_acked(redis_server: RedisServer) -> None:
     headers = (("x", b"1"), ("blob", b"\xff\x00"), ("x", b"2"))
     async with RedisBench(redis_server) as bench, RedisBench(redis_server) as dead:
-        source = await opened(bench, deliveries_max=2, dead_letter=dead.stream, delete=True)
+        source = await opened(bench, dead_letter=dead.stream, delete=True)
         await bench.publish(Message(id="a", payload=b"body", headers=headers))
-        for count in (1, 2):
-            [delivery] = await received(source)
-            assert delivery.deliveries == count
-            await source.nack(delivery, 0)
-        waiting = asyncio.create_task(received(source))
+        [delivery] = await received(source)
+        await source.bury(delivery, "exhausted")
+        await source.bury(delivery, "exhausted")
         [buried] = await received(await opened(dead))
-        assert (ids([buried]), buried.body, buried.headers[:3]) == (["a"], b"body", headers)
-        assert ("oncebox-dead-deliveries", b"2") in buried.headers
+        assert (ids([buried]), buried.body) == (["a"], b"body")
+        origin = f"{bench.stream}:{delivery.provenance['id']}".encode()
+        assert buried.headers == (*headers, ("oncebox-reason", b"exhausted"), ("oncebox-origin", origin))
         assert (await pending(bench), await bench.control.xlen(bench.stream)) == (0, 0)
-        await bench.publish(Message(id="b"))
-        assert ids(await waiting) == ["b"]
+        assert await bench.control.xlen(dead.stream) == 1, "the second answer was for nobody"
+
+
+async def test_dead_message_without_a_place_for_it_is_acked(redis_server: RedisServer) -> None:
+    async with RedisBench(redis_server) as bench:
+        source = await opened(bench)
+        await bench.publish(Message(id="a"))
+        [delivery] = await received(source)
+        await source.bury(delivery, "exhausted")
+        assert await pending(bench) == 0
+        await bench.control.set(f"{bench.stream}-text", "x", ex=60)
+        with pytest.raises(ConfigError, match="is not a stream"):
+            await opened(bench, dead_letter=f"{bench.stream}-text")
 
 
 async def test_delete_removes_what_is_acked_and_is_refused_beside_other_groups(

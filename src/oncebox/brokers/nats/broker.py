@@ -36,7 +36,6 @@ class Nats:
         create: bool = False,
         visibility_seconds: float | None = None,
         double_ack: bool = False,
-        deliveries_max: int | None = None,
         dead_letter: str | None = None,
     ) -> NatsSource:
         """A source: the durable pull consumer `consumer` of the stream `name`.
@@ -46,7 +45,7 @@ class Nats:
         - `create`: make stream and consumer when they are missing;
         - `visibility_seconds` (30 when created): the consumer's `ack_wait`;
         - `double_ack`: wait for the server's word on every ack;
-        - `deliveries_max` with `dead_letter`: after so many deliveries a message moves to that subject.
+        - `dead_letter`: a subject that gets a copy of every message that is dead for its consumer.
 
         `ConfigError` for a value that can't be.
         """
@@ -60,7 +59,6 @@ class Nats:
             create=create,
             visibility_seconds=visibility_seconds,
             double_ack=double_ack,
-            deliveries_max=deliveries_max,
             dead_letter=dead_letter,
         )
 

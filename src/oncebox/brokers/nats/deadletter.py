@@ -1,48 +1,28 @@
-"""Messages that were delivered too often, moved to a subject of their own."""
+"""The subject that a source is given for its dead: they go there too, as they came, with the reason."""
 
 from __future__ import annotations
 
-import logging
-
-import nats.errors
-from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from oncebox.brokers.contract import Delivery
 from oncebox.brokers.nats.confirms import confirm
-from oncebox.brokers.nats.connection import Connection, Link
-from oncebox.brokers.nats.headers import Pairs, incoming
+from oncebox.brokers.nats.connection import Connection
+from oncebox.brokers.nats.headers import NAME, Pairs, checked
 from oncebox.brokers.nats.topology import ask
-from oncebox.errors import BrokerError, ConfigError
-
-log = logging.getLogger("oncebox")
-
-_TERM = b"+TERM"
-_AGAIN = b'-NAK {"delay": 5000000000}'
+from oncebox.errors import BrokerUnavailable, ConfigError, MessageError
 
 
-class DeadLetter:
-    """`deliveries_max` with `dead_letter`: after so many deliveries a message moves to that subject."""
+class DeadLetters:
+    """Publishes copies of dead messages to a subject of their own."""
 
-    def __init__(self, connection: Connection, deliveries_max: int, subject: str) -> None:
-        if deliveries_max < 1:
-            raise ConfigError(f"deliveries_max={deliveries_max!r}: it is at least 1, or None")
+    def __init__(self, connection: Connection, subject: str) -> None:
         self._connection = connection
-        self._deliveries_max = deliveries_max
         self._subject = subject
-
-    @classmethod
-    def of(cls, connection: Connection, deliveries_max: int | None, subject: str | None) -> DeadLetter | None:
-        """From the words of a binding, which go together."""
-        if deliveries_max is None and subject is None:
-            return None
-        if deliveries_max is None or subject is None:
-            raise ConfigError("deliveries_max and dead_letter go together: set both, or neither")
-        return cls(connection, deliveries_max, subject)
 
     async def check(self, js: JetStreamContext, stream: str) -> None:
         """`ConfigError` unless another stream takes the subject: in this one the message's id is known,
-        and the server would drop it as a duplicate."""
+        and the server would drop the copy as a duplicate."""
         where = self._connection.where
         try:
             found = await ask(where, js.find_stream_name_by_subject(self._subject))
@@ -53,37 +33,28 @@ class DeadLetter:
             ) from None
         if found == stream:
             raise ConfigError(
-                f"dead_letter={self._subject!r} is in stream {stream!r} itself, which would drop the message as a "
+                f"dead_letter={self._subject!r} is in stream {stream!r} itself, which would drop the copy as a "
                 "duplicate; give it a stream of its own"
             )
 
-    def takes(self, message: Msg) -> bool:
-        """Whether it came once too often."""
-        return message.metadata.num_delivered > self._deliveries_max
-
-    async def bury(self, link: Link, message: Msg) -> None:
-        """Publish it with id and headers as they are, then tell the server to deliver it no more."""
-        where = message.metadata
-        pairs = [
-            *(pair for pair in incoming(message.headers) if not pair[0].lower().startswith("nats-expected")),
-            ("oncebox-dead-stream", where.stream.encode()),
-            ("oncebox-dead-id", str(where.sequence.stream).encode()),
-            ("oncebox-dead-deliveries", str(where.num_delivered - 1).encode()),
+    async def send(self, delivery: Delivery, reason: str) -> None:
+        """Return when a stream has the copy; `BrokerUnavailable` when it has not."""
+        link = await self._connection.link()
+        came = [pair for pair in delivery.headers if _fits(pair[0])]
+        where = delivery.provenance
+        more = [
+            ("oncebox-reason", reason.encode()),
+            ("oncebox-origin", f"{where['stream']}:{where['id']}".encode()),
         ]
         try:
-            [failed] = await confirm(link, [(self._subject, message.data, Pairs(pairs))])
-            if failed is not None:
-                raise failed
-            await link.publish(message.reply, _TERM)
-        except (nats.errors.Error, BrokerError, OSError) as error:
-            log.error("stream %s: message %s can't be moved: %s", where.stream, where.sequence.stream, error)
-            if link.is_connected:
-                await link.publish(message.reply, _AGAIN)
-        else:
-            log.error(
-                "stream %s: message %s was delivered %d times and moved to %s",
-                where.stream,
-                where.sequence.stream,
-                where.num_delivered - 1,
-                self._subject,
-            )
+            headers = checked([*came, *more], "", len(delivery.body), link.max_payload)
+        except MessageError:
+            headers = Pairs(came)  # no room left for more
+        [failed] = await confirm(link, [(self._subject, delivery.body, headers)])
+        if failed is not None:
+            raise BrokerUnavailable(f"dead letters to {self._subject}: {failed}") from failed
+
+
+def _fits(name: str) -> bool:
+    """Not what was expected of the first stream, nor a name that nats-py does not write."""
+    return NAME.fullmatch(name) is not None and not name.lower().startswith("nats-expected")

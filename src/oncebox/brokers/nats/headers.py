@@ -18,7 +18,7 @@ ID = "Nats-Msg-Id"
 KEY = "ce-partitionkey"
 
 _LINE = b"NATS/1.0\r\n"
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # CloudEvents over NATS percent-encodes what is not printable ASCII, and the space, quote and percent sign.
 _PLAIN = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -83,7 +83,7 @@ def checked(pairs: list[tuple[str, bytes]], what: str, body_bytes: int, size_max
     """The pairs as they travel; errors as `outgoing`."""
     size = body_bytes + len(_LINE) + 2
     for name, value in pairs:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise MessageError(
                 f"message {what!r}: NATS takes no header named {name!r}; use letters and dashes"
             )

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from oncebox.brokers.contract import Delivery, bound_identity
 from oncebox.brokers.nats.connection import REPLY_SECONDS, Connection, Link, reason
-from oncebox.brokers.nats.deadletter import DeadLetter
+from oncebox.brokers.nats.deadletter import DeadLetters
 from oncebox.brokers.nats.headers import ID, first, incoming, key_of
 from oncebox.brokers.nats.pull import Pull
 from oncebox.brokers.nats.topology import find_consumer, find_stream, visibility_of
@@ -22,7 +22,9 @@ from oncebox.identity.cloudevents import text_of
 
 log = logging.getLogger("oncebox")
 
-_ACK, _NAK, _PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+_ACK, _NAK, _PROGRESS, _TERM = b"+ACK", b"-NAK", b"+WPI", b"+TERM"
+AGAIN_SECONDS = 5
+"""When to try again what could not be buried."""
 _NOTHING = ("404", "408")
 """A request ended because nothing was there."""
 
@@ -50,7 +52,6 @@ class NatsSource:
         create: bool = False,
         visibility_seconds: float | None = None,
         double_ack: bool = False,
-        deliveries_max: int | None = None,
         dead_letter: str | None = None,
     ) -> None:
         for word, value in (("stream", stream), ("consumer", consumer)):
@@ -70,7 +71,7 @@ class NatsSource:
         self._declared_seconds = visibility_seconds
         self._visibility_seconds = 0.0
         self._double_ack = double_ack
-        self._dead_letter = DeadLetter.of(connection, deliveries_max, dead_letter)
+        self._dead_letters = None if dead_letter is None else DeadLetters(connection, dead_letter)
         self._open = False
         self._pull: Pull | None = None
         self._held: dict[str, float] = {}
@@ -94,8 +95,8 @@ class NatsSource:
                 visibility_seconds=self._declared_seconds,
                 create=self._create,
             )
-            if self._dead_letter is not None:
-                await self._dead_letter.check(js, self._stream)
+            if self._dead_letters is not None:
+                await self._dead_letters.check(js, self._stream)
         except BaseException:
             await self._connection.leave(self)
             raise
@@ -182,9 +183,6 @@ class NatsSource:
         deliveries = []
         while pull.arrived:
             message = pull.arrived.popleft()
-            if self._dead_letter is not None and self._dead_letter.takes(message):
-                self._run(self._dead_letter.bury(pull.link, message))
-                continue
             self._held[message.reply] = now + self._visibility_seconds
             deliveries.append(self._delivery(message))
         return deliveries
@@ -217,6 +215,18 @@ class NatsSource:
         """See `Source.nack`; the server keeps the delay."""
         delay = b' {"delay": %d}' % int(delay_seconds * 1e9) if delay_seconds > 0 else b""
         await self._say(self._ours([delivery]), _NAK + delay)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Dead: once the dead letters have a copy, where they are named, the server is told to deliver it no
+        more, which it makes known as an advisory. What could not be copied is delivered again."""
+        replies = self._ours([delivery])
+        if replies and self._dead_letters is not None:
+            try:
+                await self._dead_letters.send(delivery, reason)
+            except (BrokerUnavailable, ConfigError) as error:
+                await self._say(replies, b'%s {"delay": %d}' % (_NAK, AGAIN_SECONDS * 10**9))
+                raise BrokerUnavailable(str(error)) from error
+        await self._say(replies, _TERM)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.release`; JetStream counts the delivery all the same."""

@@ -32,7 +32,6 @@ class Redis:
         create: bool = False,
         delete: bool = False,
         visibility_seconds: float = 30.0,
-        deliveries_max: int | None = None,
         dead_letter: str | None = None,
     ) -> RedisSource:
         """A source: a consumer of the group `group` of the stream `name`.
@@ -42,7 +41,7 @@ class Redis:
         - `create`: make stream and group when they are missing;
         - `delete`: remove entries from the stream when they are acked; refused where other groups read it;
         - `visibility_seconds` (30): how long a delivery may go unanswered before another consumer claims it;
-        - `deliveries_max` with `dead_letter`: after so many deliveries a message moves to that stream.
+        - `dead_letter`: a stream that gets a copy of every message that is dead for its consumer.
 
         `ConfigError` for a value that can't be.
         """
@@ -56,7 +55,6 @@ class Redis:
             create=create,
             delete=delete,
             visibility_seconds=visibility_seconds,
-            deliveries_max=deliveries_max,
             dead_letter=dead_letter,
         )
 

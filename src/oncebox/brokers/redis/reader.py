@@ -104,9 +104,7 @@ class Reader:
         now = time.monotonic()
         while self._dues and self._dues[0] <= now:
             heapq.heappop(self._dues)
-        self._cursor, found, trimmed, buried = await self._scripts.claim(
-            self._visibility_ms, self._cursor, count
-        )
+        self._cursor, found, trimmed = await self._scripts.claim(self._visibility_ms, self._cursor, count)
         if not found and self._cursor == b"0-0":
             self._poll_at = now + POLL_SECONDS
         if trimmed:
@@ -116,13 +114,6 @@ class Reader:
                 self._scripts.stream,
                 len(trimmed),
                 trimmed[0].decode(),
-            )
-        for entry in buried:
-            log.error(
-                "stream %s: entry %s came too often and moved to %s",
-                self._scripts.stream,
-                entry.decode(),
-                self._scripts.dead_letter,
             )
         return [(entry, fields, int(number)) for entry, fields, number in found]
 

@@ -24,27 +24,24 @@ class Scripts:
         group: str,
         consumer: str,
         *,
-        delete: bool = False,
-        deliveries_max: int = 0,
-        dead_letter: str = "",
+        delete: bool,
+        dead_letter: str | None,
     ) -> None:
         self.client = client
         self.stream = stream
-        self.dead_letter = dead_letter
         self._group = group
         self._consumer = consumer
         self._delete = "delete" if delete else ""
-        self._deliveries_max = deliveries_max
+        # In a cluster, all keys of a script lie in one slot: only what is needed is named.
+        self._keys = [stream] if dead_letter is None else [stream, dead_letter]
         self._claim = client.register_script(_text("claim"))
         self._answer = client.register_script(_text("answer"))
         self._leave = client.register_script(_text("leave"))
 
     async def claim(self, visibility_ms: int, cursor: bytes, count: int) -> Any:
-        """(cursor, [(id, fields, count)], trimmed ids, ids moved to the dead letters)"""
-        # In a cluster, all keys of a script lie in one slot: only what is needed is named.
-        keys = [self.stream, self.dead_letter] if self.dead_letter else [self.stream]
-        words = (visibility_ms, cursor, count, self._deliveries_max, self._delete)
-        return await self._claim(keys=keys, args=[self._group, self._consumer, *words])
+        """(cursor, [(id, fields, count)], trimmed ids)"""
+        words = (visibility_ms, cursor, count)
+        return await self._claim(keys=[self.stream], args=[self._group, self._consumer, *words])
 
     async def read(self, client: Client, count: int, wait_ms: int) -> Any:
         """New entries, [(stream, [(id, fields)])], or None when there were none in time."""
@@ -55,9 +52,9 @@ class Scripts:
     async def answer(self, what: str, argument: str, tags: Collection[tuple[bytes, int]]) -> None:
         """Answer those that are still this consumer's."""
         if tags:
-            words = [word for tag in tags for word in tag]
-            argument = self._delete if what == "ack" else argument
-            await self._answer(keys=[self.stream], args=[self._group, self._consumer, what, argument, *words])
+            args = [self._group, self._consumer, what, argument, self._delete]
+            keys = self._keys if what == "bury" else [self.stream]
+            await self._answer(keys=keys, args=[*args, *(word for tag in tags for word in tag)])
 
     async def leave(self, consumer: str = "") -> None:
         """Forget consumers of processes that died, and `consumer`, unless they have something in hand."""

@@ -19,7 +19,7 @@ from oncebox.brokers.redis.connection import Server
 from oncebox.brokers.redis.entries import PAYLOAD, Fields, delivery_of
 from oncebox.brokers.redis.reader import Reader
 from oncebox.brokers.redis.scripts import NAMES, Scripts
-from oncebox.brokers.redis.topology import check_server, find_group
+from oncebox.brokers.redis.topology import check_server, find_group, groups_of
 from oncebox.brokers.stored import carried_identity
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity, Resolver
@@ -54,19 +54,14 @@ class RedisSource:
         create: bool = False,
         delete: bool = False,
         visibility_seconds: float = 30.0,
-        deliveries_max: int | None = None,
         dead_letter: str | None = None,
     ) -> None:
         if not stream or not group or not payload:
             raise ConfigError("a Redis stream, its group and its payload field have names, not ''")
         if visibility_seconds <= 0:
             raise ConfigError(f"visibility_seconds={visibility_seconds!r}: it is more than 0")
-        if (deliveries_max is None) != (dead_letter is None):
-            raise ConfigError("deliveries_max and dead_letter go together: set both, or neither")
-        if deliveries_max is not None and deliveries_max < 1:
-            raise ConfigError(f"deliveries_max={deliveries_max!r}: it is at least 1, or None")
-        if dead_letter == stream:
-            raise ConfigError(f"dead_letter={dead_letter!r} is the stream itself; name another one")
+        if dead_letter in ("", stream):
+            raise ConfigError(f"dead_letter={dead_letter!r}: it is another stream's name, or None")
         self.name = f"{stream}/{group}"
         self.identity = carried_identity(identity, type)
         self._server = server
@@ -77,8 +72,7 @@ class RedisSource:
         self._create = create
         self._delete = delete
         self._visibility_seconds = visibility_seconds
-        self._deliveries_max = deliveries_max or 0
-        self._dead_letter = dead_letter or ""
+        self._dead_letter = dead_letter
         self._scripts: Scripts | None = None
         self._reader: Reader | None = None
         self._held: set[tuple[bytes, int]] = set()
@@ -97,7 +91,6 @@ class RedisSource:
             self._group,
             self._consumer,
             delete=self._delete,
-            deliveries_max=self._deliveries_max,
             dead_letter=self._dead_letter,
         )
         try:
@@ -106,6 +99,8 @@ class RedisSource:
                 await find_group(
                     client, self._server, self._stream, self._group, create=self._create, alone=self._delete
                 )
+                if self._dead_letter is not None:
+                    await groups_of(client, self._server, self._dead_letter)  # it is a stream, or nothing yet
                 await scripts.leave()
         except BaseException:
             await client.aclose()
@@ -167,6 +162,10 @@ class RedisSource:
         await self._answer("later", self._idle_ms(delay_seconds), [delivery])
         if self._reader is not None:
             self._reader.look(delay_seconds)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Dead: as `ack`, with a copy in the dead-letter stream, where one is named, in the same step."""
+        await self._answer("ack" if self._dead_letter is None else "bury", reason, [delivery])
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.release`; the delivery is not counted."""
