@@ -28,7 +28,7 @@ from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.workers import stored_turn
 from oncebox.testing.hands import Connections, Hands
 from oncebox.testing.loops import Loop
-from oncebox.testing.steps import Steps
+from oncebox.testing.steps import Meeting, Steps
 from oncebox.testing.tables import Tables, open_tables
 
 T = TypeVar("T")
@@ -100,18 +100,25 @@ class Bench:
         """
         Life(self, steps).live(parcels, again=again)
 
-    def live_together(self, parcels: Sequence[Parcel], count: int) -> None:
-        """`count` workers with the same deliveries at the same moment."""
+    def live_together(self, messages: Sequence[Message], count: int, *, any_order: bool) -> None:
+        """`count` workers with the same deliveries at the same moment; in any order, each begins with
+        another one, so that handlers of different messages meet."""
         barrier = threading.Barrier(count)
         failures: list[BaseException] = []
-        copies = [[Parcel(parcel.message) for parcel in parcels] for _ in range(count)]
+        meeting = None
+        if any_order and len(messages) > 1 and self.app.database.dialect != "sqlite":
+            meeting = Meeting(min(count, len(messages)))
+        copies = [
+            [Parcel(message) for message in _rotated(messages, number if any_order else 0)]
+            for number in range(count)
+        ]
         # A name that a handler may write down must not be a difference.
         name = threading.current_thread().name
 
         def work(mine: list[Parcel]) -> None:
             try:
                 barrier.wait(30)
-                Life(self, Steps()).live(mine)
+                Life(self, Steps(meeting=meeting)).live(mine)
             except BaseException as error:
                 failures.append(error)
 
@@ -220,6 +227,11 @@ def _turns(work: Work) -> Op[bool]:
             break
         worked = True
     return worked
+
+
+def _rotated(messages: Sequence[Message], by: int) -> list[Message]:
+    by %= len(messages)
+    return [*messages[by:], *messages[:by]]
 
 
 def _ignore(item: Item) -> None:

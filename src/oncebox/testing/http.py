@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import msgspec
 
-from oncebox.testing.outside import noticed
+from oncebox.testing.wiretap import noticed
 
 __all__ = ["HttpCall", "HttpRecorder"]
 

@@ -15,15 +15,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from oncebox.runtime import handlers
 from oncebox.testing.memory import Memory
 
+_OURS = str(Path(__file__).resolve().parents[1]) + "/"
 _FOREIGN = tuple(
     {
         str(Path(path).resolve()) + "/"
         for name, path in sysconfig.get_paths().items()
         if name in ("stdlib", "platstdlib", "purelib", "platlib")
     }
-    | {str(Path(__file__).resolve().parents[1]) + "/"}
+    | {_OURS}
 )
 
 
@@ -39,6 +41,16 @@ def is_users(filename: str) -> bool:
     return not str(Path(filename).resolve()).startswith(_FOREIGN)
 
 
+def _is_handler(frame: FrameType) -> bool:
+    """Whether the runtime calls this function as a handler."""
+    caller = frame.f_back
+    return (
+        caller is not None
+        and caller.f_code.co_filename == handlers.__file__
+        and not frame.f_code.co_filename.startswith((_OURS, "<"))
+    )
+
+
 class Lines:
     """Counts lines inside `tracing`; raises at number `dies_at`, if that is not 0."""
 
@@ -48,6 +60,8 @@ class Lines:
         self.memory = Memory()
         self.struck = False
         self._dies_at = dies_at
+        self._packages: tuple[str, ...] = ("\0",)
+        """Folders of handlers that are installed: an app in site-packages is the user's all the same."""
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
@@ -60,8 +74,11 @@ class Lines:
             sys.settrace(before)
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not is_users(frame.f_code.co_filename):
-            return None
+        file = frame.f_code.co_filename
+        if not is_users(file) and not file.startswith(self._packages):
+            if not _is_handler(frame):
+                return None
+            self._packages += (str(Path(file).parent) + "/",)
         self.memory.note(frame)
         return self._step
 

@@ -1,34 +1,26 @@
 """What leaves the process while a handler runs: connections, mail, requests, files, other programs.
 
-Python's audit events tell most of it; bytes that go out on a connection that was open before have
-none, so sending is watched at the socket itself. Libraries that speak to the network below Python
-(libpq, librdkafka, gRPC, uvloop) are not seen here: what they change in the user's own database shows
-in its rows.
+Libraries that speak to the network below Python (libpq, librdkafka, gRPC, uvloop) are not seen here:
+what they change in the user's own database shows in its rows.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from oncebox.brokers.memory import Memory as Broker
 from oncebox.drivers.database import Database
-from oncebox.testing.lines import is_users
+from oncebox.testing.wiretap import is_harmless, listening, users_line
 
-_watching: Watch | None = None
-_lock = threading.Lock()
-_is_hooked = False
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
-_HARMLESS_CALLERS = ("logging/__init__.py", "logging/handlers.py", "tempfile.py", "importlib/_bootstrap")
-_SENDS = ("send", "sendall", "sendto", "sendmsg")
+SEEN_MAX = 100
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -45,43 +37,37 @@ class Watch:
 
     def __init__(self, database: Database, allow: tuple[str, ...] = ()) -> None:
         self.seen: list[Sighting] = []
+        self.own_files: list[Sighting] = []
+        """Connections of the handler's own to the app's SQLite file."""
         self._allow = frozenset(allow)
         self._database = database
-        self._in_handler = 0
+        self._handlers = 0
+        self._lives = 0
         self._pauses = 0
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """From here on; one watch at a time."""
-        global _watching
-        _hook()
-        with _lock:
-            before, _watching = _watching, self
-        sends = {name: getattr(socket.socket, name) for name in _SENDS}
-        puts = Broker.put
-        for name, original in sends.items():
-            setattr(socket.socket, name, _watched_send(original))
-        Broker.put = _watched_put(puts)  # type: ignore[method-assign]
+        """Listen for the length of the block."""
+        with listening(self):
+            yield
+
+    @contextmanager
+    def living(self) -> Iterator[None]:
+        """While deliveries are under way; what a handler has left to others is noted, too."""
+        self._lives += 1
         try:
             yield
         finally:
-            for name, original in sends.items():
-                # What the class has only inherited must not become its own.
-                if original is getattr(socket.socket.__bases__[0], name, None):
-                    delattr(socket.socket, name)
-                else:
-                    setattr(socket.socket, name, original)
-            Broker.put = puts  # type: ignore[method-assign]
-            _watching = before
+            self._lives -= 1
 
     @contextmanager
     def handling(self) -> Iterator[None]:
         """While a handler runs in its transaction."""
-        self._in_handler += 1
+        self._handlers += 1
         try:
             yield
         finally:
-            self._in_handler -= 1
+            self._handlers -= 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -92,46 +78,66 @@ class Watch:
         finally:
             self._pauses -= 1
 
-    def note(self, what: str, to: str) -> None:
-        """Something goes out, unless it is allowed or known."""
-        if self._pauses or to in self._allow or to.rpartition(":")[0] in self._allow:
+    def noticed(self, what: str, to: str) -> None:
+        """A test double, or the in-process broker, was used."""
+        if self._handlers:
+            self._note(what, to)
+
+    def _note(self, what: str, to: str) -> None:
+        """Something goes out, unless it is allowed."""
+        host = urlsplit(to).hostname if "://" in to else to.rpartition(":")[0]
+        if not self._lives or self._pauses or to in self._allow or host in self._allow:
             return
-        sighting = Sighting(what, to, _users_line())
-        if sighting not in self.seen and len(self.seen) < 100:
+        sighting = Sighting(what, to, users_line())
+        if sighting not in self.seen and len(self.seen) < SEEN_MAX:
             self.seen.append(sighting)
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """One of Python's audit events."""
         match event:
-            case "socket.connect" | "socket.sendto" | "socket.sendmsg":
-                self.socket(args[0], args[1], "connects to" if event == "socket.connect" else "sends to")
-            case "smtplib.connect" | "ftplib.connect" | "telnetlib.Telnet.open":
-                self.note(
-                    "sends mail through" if event.startswith("smtp") else "connects to",
-                    f"{args[1]}:{args[2]}",
-                )
+            case "socket.connect":
+                self._socket(args[0], args[1], "connects to")
+            case "socket.sendto" | "socket.sendmsg":
+                self._socket(args[0], args[1], "sends to")
+            case "smtplib.connect":
+                self._note("sends mail through", f"{args[1]}:{args[2]}")
             case "smtplib.send":
-                self.note("sends mail through", str(getattr(args[0], "_host", "?")))
+                self._socket(args[0].sock, None, "sends mail through")
             case "urllib.Request":
-                self.note("requests", str(args[0]))
-            case _ if not self._in_handler:
-                return
+                self._note("requests", str(args[0]))
+            case "http.client.connect":
+                self._note("connects to", f"{args[1]}:{args[2]}")
+            case "http.client.send":
+                self._note("sends to", f"{args[0].host}:{args[0].port}")
+            case _ if self._handlers:
+                self._local(event, args)
+
+    def _local(self, event: str, args: tuple[Any, ...]) -> None:
+        """Files and programs of this machine, touched inside a handler."""
+        match event:
             case "open":
                 self._opened(*args)
             case "subprocess.Popen" | "os.posix_spawn" | "os.system" | "os.exec":
-                program = args[0] if isinstance(args[0], (str, bytes, os.PathLike)) else str(args[0])
-                self.note("starts the program", os.fsdecode(program))
+                self._note("starts the program", _path(args[0]))
+            case "os.fork" | "os.forkpty":
+                self._note("starts", "another process")
             case (
                 "os.remove" | "os.rename" | "os.mkdir" | "os.rmdir" | "os.truncate" | "os.link" | "os.symlink"
             ):
-                if not _harmless_caller():
-                    self.note("changes the file", _path(args[0]))
+                if not is_harmless():
+                    self._note("changes the file", _path(args[0]))
             case "sqlite3.connect":
                 path = _path(args[0])
-                if path != ":memory:" and not self._is_own_file(path):
-                    self.note("opens another database", path)
+                if self._is_own_file(path):
+                    self.own_files.append(Sighting("opens a connection of its own to", path, users_line()))
+                elif path != ":memory:":
+                    self._note("opens another database", path)
 
-    def socket(self, sock: Any, address: Any, what: str) -> None:
+    def sent(self, sock: Any) -> None:
+        """Bytes go out on a socket."""
+        self._socket(sock, None, "sends to")
+
+    def _socket(self, sock: Any, address: Any, what: str) -> None:
         """Bytes or a connection to an address; None where the socket knows it."""
         try:
             if address is None:
@@ -145,19 +151,17 @@ class Watch:
             # A server in this process that answers is the other end of what was seen already.
             answers = mine in {sighting.to for sighting in self.seen}
             if not answers and not self._is_own_server(host, port):
-                self.note(what, f"{host}:{port}")
+                self._note(what, f"{host}:{port}")
         elif family == socket.AF_UNIX and address and ".s.PGSQL." not in str(address):
-            self.note(what, _path(address))
+            self._note(what, _path(address))
 
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
         if not writes or isinstance(path, int):
             return
         name = _path(path)
-        if name in ("/dev/null", os.devnull) or name.endswith((".pyc", ".lock")) or "__pycache__" in name:
-            return
-        if name not in self._allow and not _harmless_caller():
-            self.note("writes the file", name)
+        if name != os.devnull and "__pycache__" not in name and not is_harmless():
+            self._note("writes the file", name)
 
     def _is_own_server(self, host: str, port: int) -> bool:
         if self._database.dialect == "sqlite":
@@ -166,10 +170,10 @@ class Watch:
         return any(_is_same(own, host, port) for own in address.split(","))
 
     def _is_own_file(self, path: str) -> bool:
-        return (
-            self._database.dialect == "sqlite"
-            and Path(path).resolve() == Path(self._database._target).resolve()
-        )
+        if self._database.dialect != "sqlite":
+            return False
+        plain = urlsplit(path).path if path.startswith("file:") else path
+        return Path(plain).resolve() == Path(self._database._target).resolve()
 
 
 def _is_same(own: str, host: str, port: int) -> bool:
@@ -184,76 +188,5 @@ def _is_same(own: str, host: str, port: int) -> bool:
         return False
 
 
-def _hook() -> None:
-    """Once per process: an audit hook can't be taken away, so it asks whether anybody watches."""
-    global _is_hooked
-    with _lock:
-        if not _is_hooked:
-            sys.addaudithook(_audit)
-            _is_hooked = True
-
-
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    watch = _watching
-    if watch is not None:
-        try:
-            watch.audit(event, args)
-        except Exception:
-            # What is watched goes on, whatever an event's arguments are in this version of Python.
-            return
-
-
-def _watched_send(original: Any) -> Any:
-    def send(self: Any, *args: Any, **words: Any) -> Any:
-        watch = _watching
-        if watch is not None:
-            watch.socket(self, None, "sends to")
-        return original(self, *args, **words)
-
-    return send
-
-
-def _watched_put(original: Any) -> Any:
-    def put(self: Any, queue: str, *messages: Any, **words: Any) -> Any:
-        watch = _watching
-        if watch is not None and watch._in_handler:
-            watch.note("puts a message on the queue", queue)
-        return original(self, queue, *messages, **words)
-
-    return put
-
-
 def _path(given: Any) -> str:
     return os.fsdecode(given) if isinstance(given, (str, bytes, os.PathLike)) else str(given)
-
-
-def _users_line() -> str:
-    """The innermost line of the user's own code that led here."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            code = frame.f_code
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
-
-
-def _harmless_caller() -> bool:
-    """Logs, temporary files and imports: they are not what a handler is for."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if (
-            frame.f_code.co_filename.endswith(_HARMLESS_CALLERS)
-            or "importlib._bootstrap" in frame.f_code.co_filename
-        ):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def noticed(what: str, to: str) -> None:
-    """For test doubles: a handler that is being watched would have done this to the outside."""
-    if _watching is not None and _watching._in_handler:
-        _watching.note(what, to)

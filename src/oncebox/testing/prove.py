@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,11 +27,11 @@ from oncebox.testing.recorders import Recorded
 from oncebox.testing.steps import Fault, Steps
 from oncebox.testing.story import FaultName, NotOnce, Proof, tell
 from oncebox.testing.tables import State
+from oncebox.testing.tables.ends import NEVER, end_of, parked
 
 ORDERS_MAX = 6
 AFTERWARDS = ("oncebox.result",)
 """What may differ when messages come in another order: a result may tell the balance so far."""
-_LEDGER = {"0": "processed", "1": "unfinished", "2": "discarded", "3": "stale", "4": "suppressed"}
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +55,8 @@ class Proving:
         self.wishes = wishes
         self.comparison = Comparison(wishes.ignore)
         self.recorded = Recorded(wishes.outside)
+        self.watch = Watch(bench.app.database, wishes.allow)
+        self.committed: list[State] = []
         self.proof = Proof()
         ids = ", ".join(repr(message.id) for message in self.messages)
         kinds = ", ".join(dict.fromkeys(repr(message.type) for message in self.messages))
@@ -65,14 +67,10 @@ class Proving:
         self.bench.prepare()
         self.bench.tables.save()
         try:
-            self._clean()
-            self._clean_again()
-            self._duplicates()
-            for fault in self._faults():
-                self._break(fault)
-            self._together()
-            if self.wishes.any_order:
-                self._orders()
+            self.original = self.bench.tables.read()
+            self._check_unknown()
+            with self.watch.open():
+                self._prove()
         except BaseException:
             self.bench.tables.restore()
             raise
@@ -81,27 +79,35 @@ class Proving:
         self.proof.noisy = self.comparison.noisy
         return self.proof
 
+    def _prove(self) -> None:
+        self._clean()
+        self._clean_again()
+        self._duplicates()
+        for fault in self._faults():
+            self._break(fault)
+        self._together()
+        if self.wishes.any_order:
+            self._orders()
+
     # A clean delivery, twice
 
     def _clean(self) -> None:
         """The one that shows what is right: it works, and nothing leaves the process."""
-        self.original = self.bench.tables.read()
-        self._check_unknown()
-        watch = Watch(self.bench.app.database, self.wishes.allow)
-        self.steps = Steps(watch=watch, trace=True)
+        self.steps = Steps(watch=self.watch, trace=True)
         parcels = self._parcels()
         at_work = self.bench.loop.at_work()
-        with watch.open():
+        with self.watch.living():
             self.bench.live(parcels, self.steps)
             self.bench.loop.leave_late(at_work)
         self.right = self.bench.tables.read()
         self.right_effects = self.recorded.new()
-        if watch.seen:
-            # Before how it ended: a mail server that is not there in a test is the smaller trouble.
-            what = "the handler acts outside of its transaction:"
-            raise tell("outside", self.who, what, story.sightings(watch.seen), to=watch.seen[0].to)
+        # Before how it ended: a mail server that is not there in a test is the smaller trouble.
+        self._check_outside()
         self._check_ends(parcels)
         self.proof.steps = self.steps.names
+        own = [name for name in self.right if name.startswith("oncebox.")]
+        found = self.comparison.differences(self.original, self.right, without=own)
+        self.proof.changed = tuple(difference.table for difference in found)
         self.proof.outcomes = [self._last(parcel) for parcel in parcels]
 
     def _clean_again(self) -> None:
@@ -110,8 +116,8 @@ class Proving:
         remembered = self.steps.lines.memory
         self._start(shifted=True)
         before = remembered.state()
-        self.bench.live(self._parcels(), Steps())
-        changed = memory.changes(before, remembered.state())
+        self._live(self._parcels(), committed=lambda: self.committed.append(self.bench.tables.read()))
+        changed = self.proof.remembered = memory.changes(before, remembered.state())
         self.again = self.bench.tables.read()
         self.recorded.new()
         if found := self.comparison.differences(self.right, self.again):
@@ -131,23 +137,24 @@ class Proving:
     def _check_unknown(self) -> None:
         """Of a message that is known already nothing could be shown: its handler would not run."""
         for message in self.messages:
-            key = (self.bench.consumer.name, message.source, message.id)
-            if any(row[:3] == key for row in self.original["oncebox.ledger"].rows):
+            if end_of(self.original, self.bench.consumer.name, message) != NEVER:
                 what = f"id {message.id!r} was delivered before; a proof needs a message that is new"
                 raise tell("failed", self.who, what, ())
 
     def _check_ends(self, parcels: list[Parcel]) -> None:
         """Every message ended as it should, at its first try."""
         for parcel in parcels:
-            end, wanted = self._end(parcel.message), self.wishes.status
+            end, wanted = end_of(self.right, self.bench.consumer.name, parcel.message), self.wishes.status
             outcomes = self._outcomes(parcel)
             failure = next((o for o in outcomes if o.error is not None), None)
             flaky = wanted == "processed" and any(o.status is Status.RETRY for o in outcomes)
             if end.split(":")[0] == wanted and not flaky:
                 continue
             error = failure.error if failure is not None else None
-            name: FaultName = "own commit" if isinstance(error, errors.TransactionError) else "failed"
+            own = self.watch.own_files
+            name: FaultName = "own commit" if own or isinstance(error, errors.TransactionError) else "failed"
             details = [f"{type(error).__name__}: {error}"] if error is not None else []
+            details += story.sightings(own)
             what = f"delivered once, with nothing going wrong, it ended as {end!r} and not as {wanted!r}"
             raise tell(
                 name, self.who, what if not flaky else f"{what}, and only after an error", details
@@ -158,7 +165,7 @@ class Proving:
     def _duplicates(self) -> None:
         """On the rows of the second clean delivery: everything comes again, the latest first."""
         for _ in range(2):
-            self.bench.live([Parcel(message) for message in reversed(self.messages)], Steps())
+            self._live([Parcel(message) for message in reversed(self.messages)])
             self.proof.duplicates += len(self.messages)
         found = self.comparison.differences(self.again, self.bench.tables.read())
         self._judge("duplicate", "it is delivered again", found)
@@ -179,12 +186,13 @@ class Proving:
     def _break(self, fault: Fault) -> None:
         """One fault; then another process takes over what the first has left."""
         self._start()
-        parcels, steps = self._parcels(), Steps(fault)
+        parcels, steps = self._parcels(), Steps(fault, watch=self.watch)
         try:
-            self.bench.live(parcels, steps)
+            with self.watch.living():
+                self.bench.live(parcels, steps)
         except Died:
             self._check_rollback(fault)
-            self.bench.live(parcels, Steps(), again=True)
+            self._live(parcels, again=True)
         if not steps.happened:
             return
         if fault.kind == "rerun":
@@ -196,20 +204,18 @@ class Proving:
         self._judge("rerun" if fault.kind == "rerun" else "crash", self._told(fault), found)
 
     def _check_rollback(self, fault: Fault) -> None:
-        """All or nothing: right after the death the rows are as before, or as a clean delivery leaves them."""
-        if len(self.messages) > 1 or len(self.bench.app.consumers) > 1:
-            return
+        """All or nothing: right after the death the rows are as before, or as after a commit of oncebox's."""
         left = self.bench.tables.read()
         own = [name for name in left if name.startswith("oncebox.")]
         found = self.comparison.differences(self.original, left, without=own)
-        if found and self.comparison.differences(self.right, left, without=own):
+        if found and all(self.comparison.differences(state, left, without=own) for state in self.committed):
             what = f"{self._told(fault)}, its transaction is rolled back, and yet rows have changed:"
             raise tell("own commit", self.who, what, story.rows(found))
 
     def _together(self) -> None:
         self._start()
-        self.bench.live_together(self._parcels(), self.wishes.together)
-        self.bench.live(self._parcels(), Steps(), again=True)
+        self.bench.live_together(self.messages, self.wishes.together, any_order=self.wishes.any_order)
+        self._live(self._parcels(), again=True)
         self.proof.concurrent = self.wishes.together * len(self.messages)
         found = self._differences(
             self.bench.tables.read(), without=AFTERWARDS if len(self.messages) > 1 else ()
@@ -225,7 +231,7 @@ class Proving:
         for order in orders:
             self._start()
             for message in order:
-                self.bench.live([Parcel(message)], Steps())
+                self._live([Parcel(message)])
             self.proof.orders += 1
             found = self._differences(self.bench.tables.read(), without=AFTERWARDS)
             ids = ", ".join(repr(message.id) for message in order)
@@ -234,15 +240,18 @@ class Proving:
     # How it ended
 
     def _differences(self, state: State, *, without: Iterable[str] = ()) -> list[Difference]:
-        without = set(without)
-        dead = state["oncebox.dead"]
-        reasons = {row[dead.columns.index("reason")] for row in dead.rows}
-        if "unknown effect" in reasons:
-            # An effect that died in the middle is parked for a person, which is not what a clean run does.
-            without |= {f"oncebox.{name}" for name in ("dead", "result", "ledger", "queue")}
+        if parked(state):
+            # An effect that died in the middle waits for a person, which is not what a clean run does.
+            without = {*without, *(f"oncebox.{name}" for name in ("dead", "result", "ledger", "queue"))}
         return self.comparison.differences(self.right, state, without=without)
 
+    def _check_outside(self) -> None:
+        if seen := self.watch.seen:
+            what = "the handler acts outside of its transaction:"
+            raise tell("outside", self.who, what, story.sightings(seen), to=seen[0].to)
+
     def _judge(self, fault: FaultName, what: str, found: list[Difference]) -> None:
+        self._check_outside()
         effects = self.recorded.new()
         allowed = {} if fault == "duplicate" else self.right_effects
         again = [
@@ -262,6 +271,13 @@ class Proving:
         self.bench.ends.clear()
         self.recorded.new()
 
+    def _live(
+        self, parcels: list[Parcel], *, again: bool = False, committed: Callable[[], None] | None = None
+    ) -> None:
+        """A life without a fault of ours."""
+        with self.watch.living():
+            self.bench.live(parcels, Steps(watch=self.watch, committed=committed), again=again)
+
     def _parcels(self) -> list[Parcel]:
         return [Parcel(message) for message in self.messages]
 
@@ -275,19 +291,6 @@ class Proving:
 
     def _last(self, parcel: Parcel) -> Outcome:
         return self._outcomes(parcel)[-1]
-
-    def _end(self, message: Message) -> str:
-        """How a message stands in oncebox's tables."""
-        key = (self.bench.consumer.name, message.source, message.id)
-        for row in self.right["oncebox.dead"].rows:
-            if row[:3] == key:
-                return f"dead: {row[3]}"
-        if key in self.right["oncebox.queue"].rows:
-            return "waiting"
-        for row in self.right["oncebox.ledger"].rows:
-            if row[:3] == key:
-                return _LEDGER.get(str(row[3]), str(row[3]))
-        return "never handled"
 
 
 __all__ = ["NotOnce", "Proof", "Proving", "Wishes"]

@@ -6,8 +6,10 @@ connections are closed without a goodbye to the transaction, which the database 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from inspect import isawaitable
 from typing import Any, Literal
 
@@ -65,11 +67,31 @@ class Fault(msgspec.Struct, frozen=True):
         return f"the process dies after {done[-1]} and before {left[0]} ({place})"
 
 
+class Meeting:
+    """Handlers that have returned wait here for one another, a moment at most: what each has read before
+    the others committed shows then."""
+
+    def __init__(self, count: int, seconds: float = 0.3) -> None:
+        self._barrier = threading.Barrier(count)
+        self._seconds = seconds
+
+    def wait(self) -> None:
+        """Until all are here, or it has become clear that they can't be."""
+        with suppress(threading.BrokenBarrierError):
+            self._barrier.wait(self._seconds)
+
+
 class Steps:
     """Counts the steps of one process's life and lets its fault happen, once."""
 
     def __init__(
-        self, fault: Fault | None = None, *, watch: Watch | None = None, trace: bool = False
+        self,
+        fault: Fault | None = None,
+        *,
+        watch: Watch | None = None,
+        trace: bool = False,
+        committed: Callable[[], None] | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         self.fault = fault
         self.kinds: list[type[Step]] = []
@@ -78,6 +100,9 @@ class Steps:
         self.happened = False
         self.is_dead = False
         self._watch = watch
+        self._committed = committed
+        """Called after every commit."""
+        self._meeting = meeting
         tracing = trace or (fault is not None and fault.kind == "line")
         self.lines = (
             Lines(fault.number if fault is not None and fault.kind == "line" else 0) if tracing else None
@@ -95,6 +120,8 @@ class Steps:
             number = self._enter(step)
             with self._at(step):
                 reply = perform(step)
+            if self._meeting is not None and type(step) is steps.Handle:
+                self._meeting.wait()
             self._leave(number)
             return reply
 
@@ -104,6 +131,8 @@ class Steps:
                 reply = perform(step)
                 if isawaitable(reply):
                     reply = await reply
+            if self._meeting is not None and type(step) is steps.Handle:
+                await asyncio.to_thread(self._meeting.wait)
             self._leave(number)
             return reply
 
@@ -131,6 +160,8 @@ class Steps:
     def _leave(self, number: int) -> None:
         if self.is_dead:
             raise Died
+        if self._committed is not None and self.kinds[number - 1] is steps.Commit:
+            self._committed()
         self._strike("after", number)
 
     def _strike(self, when: Kind, number: int) -> None:

@@ -44,6 +44,10 @@ class Proof(msgspec.Struct, kw_only=True):
     duplicates: int = 0
     concurrent: int = 0
     orders: int = 0
+    changed: tuple[str, ...] = ()
+    """Tables of the user's in which a clean delivery changed something."""
+    remembered: list[str] = []
+    """Variables that a clean delivery changed. No fault by itself, but a rollback does not reach them."""
     noisy: dict[str, str] = {}
     """Columns that differ between two clean deliveries, and why they may."""
 
