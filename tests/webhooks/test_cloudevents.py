@@ -149,6 +149,25 @@ async def test_what_is_no_batch_or_no_format_of_ours_is_refused(shop: Shop) -> N
 
 @on("sqlite")
 @inline
+async def test_too_large_for_the_consumer_is_413_alone_and_dead_in_a_batch(shop: Shop) -> None:
+    shop.handler(billing := shop.consumer(payload_bytes_max=100))(effect)
+    hooks = Webhooks(shop.app)
+    hooks.add("/hook", billing, verify=token(PLAIN))
+    large = cloudevent("large", data={"x": "y" * 200})
+    async with served(hooks) as client:
+        alone = await client.post(
+            "/hook", content=json.dumps(large).encode(), headers=bearing(content_type=ONE)
+        )
+        assert alone.status_code == 413
+        assert shop.count("ledger") == shop.count("dead") == 0
+        body = json.dumps([cloudevent("a"), large]).encode()
+        answer = await client.post("/hook", content=body, headers=bearing(content_type=MANY))
+        assert [entry["outcome"] for entry in answer.json()["outcomes"]] == ["processed", "dead"]
+    assert shop.effects() == {"a": 1}
+
+
+@on("sqlite")
+@inline
 async def test_under_a_signature_the_signed_bytes_say_what_it_is(shop: Shop) -> None:
     """Content type and `ce-` headers can be changed by whoever saw the request; the message stays the same."""
     hooks, seen = hooked(shop, standard(SECRET))

@@ -316,6 +316,9 @@ async def test_mistakes_are_told_at_start(shop: Shop) -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             hooks.add(path, billing, **{"verify": token(PLAIN), **words})  # type: ignore[arg-type]
+    ordered = shop.app.consumer("ordered", order_by="key", key=field("account"))
+    with pytest.raises(ConfigError, match="order_by needs mode"):
+        hooks.add("/c", ordered, verify=token(PLAIN))
     with pytest.raises(ConfigError, match="served at '/' already"):
         Webhooks(shop.app)
     with pytest.raises(ConfigError, match="another app"):

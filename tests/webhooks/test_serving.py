@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
+import psycopg
 import pytest
 from fastapi import FastAPI
 
@@ -100,23 +100,32 @@ async def test_worker_processes_share_the_port_and_one_that_is_killed_is_not_mis
     env = shop_in(tmp_path, pg_url)
     with Running("shop:app", "--http", "127.0.0.1:0", "--workers", "2", cwd=tmp_path, env=env) as running:
         url = await address(running, times=2)
-        victim = psutil.Process(running.process.pid).children()[0]
 
-        async def pay(name: str) -> int:
+        async def pay(name: str, body: bytes = BODY) -> int:
             # A connection each: a new one may go to any process.
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-                return (await post(client, name)).status_code
+                return (await post(client, name, body)).status_code
 
         assert set(await asyncio.gather(*(pay(f"evt-{n % 10}") for n in range(30)))) == {200}
         assert sorted(effects(tmp_path)) == sorted(f"evt-{n}" for n in range(10))
-        victim.send_signal(signal.SIGKILL)
+        waiting = b'{"type": "payment", "waits": true}'
+        held = asyncio.create_task(pay("held", waiting))
+        await eventually_async(lambda: "held" in effects(tmp_path), 30)
+        os.kill(int((tmp_path / "effects").read_text().split()[-1]), signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            await held  # no 2xx for what was not committed
         await running.says("was killed by SIGKILL; starting another")
-        assert [await pay(f"more-{n}") for n in range(5)] == [200] * 5, "the other one serves"
+        (tmp_path / "go").touch()
+        assert [await pay("held", waiting), await pay("held", waiting)] == [200, 200], "the other one serves"
+        assert [await pay(f"more-{n}") for n in range(5)] == [200] * 5
         running.signal(signal.SIGTERM)
         assert await running.ends() == 0
         with pytest.raises(httpx.ConnectError):
             await pay("late")
-    assert len(effects(tmp_path)) == len(set(effects(tmp_path))) == 15
+    with psycopg.connect(pg_url) as database:
+        rows = database.execute("SELECT message_id FROM oncebox.ledger ORDER BY 1").fetchall()
+    names = [*(f"evt-{n}" for n in range(10)), "held", *(f"more-{n}" for n in range(5))]
+    assert [name for (name,) in rows] == sorted(names)
 
 
 def test_a_port_that_is_taken_and_an_app_with_nothing_to_serve_are_told(

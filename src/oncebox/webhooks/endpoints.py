@@ -88,6 +88,10 @@ class Webhooks:
             raise ConfigError(
                 f"verify={verify!r}: it is standard(…), stripe(…), github(…), token(…) or your own"
             )
+        if consumer.policy.order_by is not None and consumer.policy.mode == "inline":
+            raise ConfigError(
+                f'consumer {consumer.name!r}: requests come side by side, so order_by needs mode="stored" here'
+            )
         if body_bytes_max < 1:
             raise ConfigError(f"body_bytes_max={body_bytes_max}: at least 1")
         if not self.app.names_database:
@@ -124,7 +128,7 @@ class Webhooks:
         try:
             request = await self._verified(endpoint, scope, receive)
             deliveries, batch = read_deliveries(request)
-            items = [_item(endpoint, request, delivery) for delivery in deliveries]
+            items = [_item(endpoint, request, delivery, batch) for delivery in deliveries]
             await self._take(endpoint.consumer, items)
         except Refusal as refusal:
             return refusal.answer
@@ -205,9 +209,10 @@ def _identity(
     return msgspec.structs.replace(identity, **words) if words else identity
 
 
-def _item(endpoint: Endpoint, request: Verified, delivery: Delivery) -> Item:
-    """The delivery as an item of the consumer; what has no identity is one too, among the dead."""
+def _item(endpoint: Endpoint, request: Verified, delivery: Delivery, batch: bool) -> Item:
+    """The delivery as an item of the consumer. What nobody can handle is one too, for the dead; but a body
+    that is too large is its sender's, unless its neighbours in a batch would suffer for it."""
     item = endpoint.consumer.intake.from_resolved(delivery, resolve(request, delivery))
-    if item.refusal is not None and item.refusal[0] is Reason.TOO_LARGE:
+    if item.refusal is not None and item.refusal[0] is Reason.TOO_LARGE and not batch:
         raise Refusal(413, f"over the limit of {endpoint.consumer.policy.payload_bytes_max:,} bytes")
     return item
