@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.core.fixtures import _empty, pytest_pyfunc_call, shop_database
 from tests.core.kit import Shop
 from tests.crash.conftest import nursery
 from tests.servers import Postgres, Proxy, Unavailable
-from tests.servers.rabbitmq import RabbitMQServer
+from tests.servers.rabbitmq import RabbitMQServer, shared_node
 
 __all__ = ["nursery", "pytest_pyfunc_call", "shop_database"]
 
@@ -37,11 +37,9 @@ def shop(shop_database: str, database_way: Proxy) -> Shop:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQServer]:
+def rabbitmq() -> RabbitMQServer:
     """The session's node: tests that use it are in one xdist group, and may restart it."""
     try:
-        server = RabbitMQServer()
+        return shared_node()
     except Unavailable as error:
         missing(error)
-    with server:
-        yield server

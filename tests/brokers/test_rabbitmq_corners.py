@@ -12,12 +12,13 @@ import pytest
 
 from oncebox.brokers.contract import BrokerUnavailable, Delivery, Sink, Source
 from oncebox.brokers.rabbitmq import RabbitMQ, RabbitSource
-from oncebox.brokers.rabbitmq.source import step_milliseconds
+from oncebox.brokers.rabbitmq.delays import step_milliseconds
 from oncebox.errors import BrokerError, ConfigError, MessageError, QueueFull
 from oncebox.identity import Identity, field
 from oncebox.message import Message
 from tests.brokers.rabbitmq_bench import another_client
 from tests.brokers.suite import ids, received
+from tests.core.kit import Shop, effect
 from tests.servers import Proxy
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import RabbitMQServer
@@ -132,6 +133,29 @@ async def test_dead_letter_exchange_catches_what_is_over_the_limit(
         [buried] = await received(dead)
         assert ids([buried]) == ["a"]
         assert ("h", b"1") in buried.headers
+
+
+@pytest.mark.parametrize("said", [True, False])
+async def test_dead_message_goes_to_the_dead_letter_exchange_that_was_said(
+    rabbit: RabbitMQ, rabbitmq: RabbitMQServer, name: str, shop: Shop, said: bool
+) -> None:
+    with another_client(rabbitmq) as channel:
+        channel.queue_declare(f"{name}.dead", durable=True, auto_delete=False)
+        channel.queue_bind(f"{name}.dead", "amq.fanout")
+        creating = rabbit.queue(name, create=True, dead_letter_exchange="amq.fanout")
+        await creating.open()
+        await creating.close()
+        source = creating if said else rabbit.queue(name)
+        shop.handler(shop.consumer("billing", source), "other")(effect)
+        send(rabbitmq, name, message_id="a", type="unknown", application_headers={"h": "1"})
+        async with shop.app.running():
+            await eventually_async(lambda: shop.count("dead") == 1, 30)
+        await eventually_async(lambda: not channel.queue_declare(name, passive=True).message_count, 30)
+        buried = channel.basic_get(f"{name}.dead")
+    assert (buried is not None) == said
+    if said:
+        assert (buried.properties["message_id"], buried.headers["h"]) == ("a", "1")
+        assert buried.headers["x-first-death-reason"] == "rejected"
 
 
 async def test_exclusive_queue_can_not_be_shared(

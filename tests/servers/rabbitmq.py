@@ -1,5 +1,7 @@
 """A private RabbitMQ node."""
 
+import atexit
+import functools
 import itertools
 import os
 import shutil
@@ -153,6 +155,14 @@ class RabbitMQServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@functools.cache
+def shared_node() -> RabbitMQServer:
+    """The process's node, for all tests that may share one: it takes seconds to start."""
+    server = RabbitMQServer()
+    atexit.register(server.close)
+    return server.start()
 
 
 def _answers(port: int) -> bool:

@@ -52,7 +52,8 @@ class RabbitMQ:
         `prefetch` bounds what this subscription may hold unanswered; None leaves it to the caller.
         `key` is the header that holds the ordering key. The other words say what the queue is: they are
         checked when the source opens, and with `create=True` a missing queue is declared by them
-        (`kind` is then "quorum" unless "classic" is said).
+        (`kind` is then "quorum" unless "classic" is said). Messages that are dead go to a
+        `dead_letter_exchange` that was said here, too.
         """
         if not name:
             raise ConfigError("a queue has a name")

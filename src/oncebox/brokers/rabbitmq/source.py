@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import math
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -13,20 +11,17 @@ from aiormq.abc import DeliveredMessage
 
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, Link
-from oncebox.brokers.rabbitmq.publisher import Letter, Publisher
+from oncebox.brokers.rabbitmq.delays import DelayQueues
 from oncebox.brokers.rabbitmq.subscription import Subscription
 from oncebox.brokers.rabbitmq.topology import QueueWords, check_queue
-from oncebox.brokers.rabbitmq.wire import copy_of, to_delivery
+from oncebox.brokers.rabbitmq.wire import to_delivery
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
-
-log = logging.getLogger("oncebox")
 
 IDLE_SECONDS = 1.0
 """How long what has arrived may wait for a `receive` before others get it."""
 HOLD_SECONDS = 1.0
 """Delays up to this are waited out in the process; longer ones in a queue of the broker."""
-DELAY_MAX_SECONDS = 7 * 86_400.0
 
 
 class Tag(NamedTuple):
@@ -61,14 +56,13 @@ class RabbitSource:
         self._words = words
         self._prefetch = prefetch or 65_535
         self._key_header = key_header
-        self._publisher = Publisher(publishing)
+        self._delays = DelayQueues(publishing, words.name)
         self._open = False
         self._subscription: Subscription | None = None
         self._changing: asyncio.Task[None] | None = None
         self._receiving = 0
         self._idle: asyncio.TimerHandle | None = None
         self._held: set[asyncio.Task[None]] = set()
-        self._warned = False
 
     async def open(self) -> None:
         """Connect, and check the queue; see `Source.open`. Opening an open source changes nothing."""
@@ -96,7 +90,7 @@ class RabbitSource:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close(self._closed())
-        await self._publisher.close()
+        await self._delays.close()
         await self._link.leave()
 
     async def receive(self, limit: int) -> list[Delivery]:
@@ -127,7 +121,9 @@ class RabbitSource:
             return
         if delay_seconds <= 0:
             await subscription.requeue([delivery.tag.number])
-        elif delay_seconds <= HOLD_SECONDS or not await self._send_away(delivery, delay_seconds):
+        elif delay_seconds <= HOLD_SECONDS or not await self._delays.send(
+            delivery.tag.message, delivery.deliveries, delay_seconds
+        ):
             self._hold(subscription, delivery.tag.number, delay_seconds)
         else:
             # Acked only now that the copy is confirmed; a crash in between leaves both, and one effect.
@@ -137,6 +133,15 @@ class RabbitSource:
         """See `Source.release`; a quorum queue counts it all the same."""
         if (subscription := self._subscription) is not None:
             await subscription.requeue(self._numbers(subscription, deliveries))
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Where `dead_letter_exchange` was said, the broker moves the message there, with its id and headers;
+        else as `ack`. Either way it is kept in the database."""
+        if self._words.dead_letter_exchange is None:
+            await self.ack([delivery])
+        elif (subscription := self._subscription) is not None:
+            for number in self._numbers(subscription, [delivery]):
+                await subscription.bury(number)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Nothing to do: RabbitMQ waits for an answer as long as the connection lives, up to the broker's
@@ -232,31 +237,6 @@ class RabbitSource:
         self._held.add(task)
         task.add_done_callback(self._held.discard)
 
-    async def _send_away(self, delivery: Delivery, seconds: float) -> bool:
-        """Put a copy where it waits by itself. False when that can't be: the delivery itself must wait."""
-        message: DeliveredMessage = delivery.tag.message
-        milliseconds = step_milliseconds(seconds)
-        queue = f"{self.name}.oncebox-delay.{milliseconds}"
-        try:
-            channel = await self._publisher.channel()
-            if queue not in self._publisher.declared:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await channel.queue_declare(
-                        queue, durable=True, arguments=delay_arguments(self.name, milliseconds)
-                    )
-                self._publisher.declared.add(queue)
-            properties = copy_of(message, delivery.deliveries if self.counts_deliveries else 1)
-            [reply] = await self._publisher.publish([Letter("", queue, properties, message.body)])
-            if reply is None:
-                return True
-            self._publisher.declared.discard(queue)
-        except (*LOST, BrokerUnavailable, ConfigError, TypeError, ValueError) as error:
-            reply = error
-        if not self._warned:
-            self._warned = True
-            log.warning("queue %s: no delay queue (%s); messages wait in this process", self.name, reply)
-        return False
-
     # Small change.
 
     def _delivery(self, subscription: Subscription, message: DeliveredMessage) -> Delivery:
@@ -273,25 +253,3 @@ class RabbitSource:
 
     def _closed(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"the source of queue {self.name!r} is not open")
-
-
-def step_milliseconds(seconds: float) -> int:
-    """The delay of the queue to wait in: the next power of the square root of two, at least as long.
-
-    One queue per delay, since a queue expires messages at its head only: a short delay behind a long one
-    would wait for it. Steps keep the queues few: 40 from a second to a week.
-    """
-    wanted = min(seconds, DELAY_MAX_SECONDS) * 1000.0
-    return math.ceil(2 ** (math.ceil(2 * math.log2(wanted)) / 2))
-
-
-def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
-    """A queue that moves its messages to `queue` when they have waited, and loses none on the way."""
-    return {
-        "x-queue-type": "quorum",
-        "x-message-ttl": milliseconds,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": queue,
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-    }

@@ -115,9 +115,17 @@ class Subscription:
     async def requeue(self, tags: Iterable[int]) -> None:
         """Give back, to be delivered again at once."""
         for tag in [tag for tag in tags if tag in self.unanswered]:
-            del self.unanswered[tag]
-            self.held.discard(tag)
-            await self._send(self.channel.basic_nack(tag, requeue=True, wait=False))
+            await self._reject(tag, requeue=True)
+
+    async def bury(self, tag: int) -> None:
+        """Have the broker move it to the queue's dead-letter exchange."""
+        if tag in self.unanswered:
+            await self._reject(tag, requeue=False)
+
+    async def _reject(self, tag: int, *, requeue: bool) -> None:
+        del self.unanswered[tag]
+        self.held.discard(tag)
+        await self._send(self.channel.basic_nack(tag, requeue=requeue, wait=False))
 
     async def _send(self, sending: Awaitable[None]) -> None:
         """An answer that can't be sent needs none: the broker gives the message to somebody else."""
