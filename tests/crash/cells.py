@@ -19,7 +19,7 @@ from oncebox.core import stored
 from oncebox.core.outcomes import Answer, Status
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Call, Op, Step
+from oncebox.core.steps import Call, Op, Publish, Step
 from oncebox.core.stored import bury_unknown, receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session, Settings
@@ -32,12 +32,14 @@ from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
-from tests.crash.faults import Fault, Steps, Stuck, sever, spoil
+from tests.crash.faults import Ended, Fault, Steps, Stuck, sever, spoil
 from tests.crash.planted import plant
 from tests.crash.scenarios import BY_NAME, LARGE, Delivery, Scenario
+from tests.crash.sending import NoSink, publish, register_call, relaying
 
 ASYNC = ("sqlite-async", "psycopg-async", "asyncpg")
 LEASE_SECONDS = 0.05
+AT_ONCE = Backoff(base_seconds=0)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -89,13 +91,18 @@ class Cell:
         self.scenario: Scenario = BY_NAME[place.scenario]
         self.events = Events(Path(place.events))
         self.is_async = place.variant in ASYNC
-        self.app = App(place.url)
-        at_once = Backoff(base_seconds=0)
-        words = {"lease_seconds": LEASE_SECONDS, "payload_bytes_max": LARGE, "retry": at_once}
+        sends = self.scenario.sends
+        self.app = App(place.url, sink=NoSink() if sends == "publish" else None)  # type: ignore[arg-type]
+        words = {"lease_seconds": LEASE_SECONDS, "payload_bytes_max": LARGE, "retry": AT_ONCE}
         policy = {**words, **self.scenario.policy}
         self.consumer = self.app.consumer(place.consumer, None, mode=self.scenario.mode, **policy)
-        behaviour = Behaviour(self.events, self.scenario.behaviour)
-        register(self.consumer, place.variant, behaviour, long=self.scenario.long)
+        if sends in ("retry", "park"):
+            register_call(self.consumer, self.events, on_unknown=sends, is_async=self.is_async)
+        else:
+            behaviour = Behaviour(self.events, self.scenario.behaviour, sends=sends)
+            register(self.consumer, place.variant, behaviour, long=self.scenario.long)
+        if sends == "send":
+            self.app.consumer(f"{place.consumer}-next", None, mode="stored")
         self.pending: dict[int, Delivery] = {}
         self.mailbox: Mailbox | None = None
         self.worker: ThreadWorker | TaskWorker | None = None
@@ -182,7 +189,7 @@ class Cell:
                 self._fill(worker.mailbox)
                 try:
                     worker.run()
-                except Stuck:
+                except (Stuck, Ended):
                     if crew.session is not None:
                         crew.session.close()
                     raise
@@ -236,11 +243,14 @@ class Cell:
             return receive(work, [self.item(delivery) for delivery in self.pending.values()])
         if runs == "unknown":
             return bury_unknown(work, self.consumer.registry.names())
-        return reap_lapsed(work, 0.0)
+        if runs.startswith("relay"):
+            return relaying(work, self.id, LEASE_SECONDS)
+        return reap_lapsed(work, -1.0)
 
     def _performer(self, session: Session, side: Any, steps: Steps) -> Any:
         work = self.consumer.work(self.id, 1)
         performer = Performer(work, session, side, is_async=self.is_async, settle=self.settle)
+        performer._perform[Publish] = lambda step: publish(step, self.events)
         return numbered(steps, performer, side)
 
     def _repeat(self, side: Any, steps: Steps, runs: str, lent: Session | None) -> None:

@@ -47,10 +47,13 @@ class Behaviour:
     not wanted. `kill`: its process dies. `hang`: it waits for the gate. `swallow`: it hides an error.
     """
 
-    def __init__(self, events: Events, words: dict[str, Any], gate: Path | None = None) -> None:
+    def __init__(
+        self, events: Events, words: dict[str, Any], gate: Path | None = None, sends: str = ""
+    ) -> None:
         self.events = events
         self.words = words
         self.gate = gate
+        self.sends = sends
 
     def word(self, message: Message) -> Any:
         """What this message's handler is to do."""
@@ -59,6 +62,10 @@ class Behaviour:
     def start(self, message: Message, tx: Tx) -> tuple[str, str, str, int]:
         """Note the start; gives the effect's row."""
         self._log("start", message, tx, attempt=tx.attempt)
+        if self.sends == "publish":
+            tx.publish("out", {}, id=f"{tx.consumer}/{message.id}", key="k")
+        elif self.sends == "send":
+            tx.send(f"{tx.consumer}-next", "t", {}, id=message.id)
         return (tx.consumer, message.source, message.id, os.getpid())
 
     def hang(self, message: Message, tx: Tx) -> None:

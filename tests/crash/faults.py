@@ -47,6 +47,14 @@ class Stuck(BaseException):
     """The worker took more steps or time than any recovery needs; not to be caught by it."""
 
 
+class Ended(BaseException):
+    """The database has been away for long enough: this worker's process is given up."""
+
+
+AWAY_STEPS = 6
+"""So many steps meet a database that is gone before their worker is ended."""
+
+
 def moments(what: str, step: Step, *, is_last: bool) -> tuple[str, ...]:
     """When this fault can happen to this step.
 
@@ -59,9 +67,14 @@ def moments(what: str, step: Step, *, is_last: bool) -> tuple[str, ...]:
         case "kill":
             return ("before", "after") if is_last else ("before",)
         case "cancel":
-            return ("before", "after") if statement or isinstance(step, steps.Handle) else ("before",)
+            waits = statement or isinstance(step, (steps.Handle, steps.Publish))
+            return ("before", "after") if waits else ("before",)
         case "cut":
             return ("before", "after") if statement else ("before",) if isinstance(step, steps.Handle) else ()
+        case "away":
+            return ("before", "after") if isinstance(step, steps.Commit) else ("before",) if statement else ()
+        case "error" if isinstance(step, steps.Publish):
+            return ("before", "after")
         case "error" | "conflict" | "busy":
             if isinstance(step, steps.Commit) and step.then is None:
                 return ("before",)
@@ -78,7 +91,10 @@ class Steps:
         self.kinds: list[Step] = []
         self._most = most
         self._deadline = time.monotonic() + seconds
-        self.barrier: Callable[[Step], None] | None = None
+        self._away = 0
+        """Steps since the database went away."""
+        self.crash_server: Callable[[], None] = lambda: None
+        """What `server` calls: the database's own death."""
 
     @property
     def trace(self) -> str:
@@ -94,6 +110,7 @@ class Steps:
             if self._is_due(number, "before"):
                 self._strike(step, sever, spoil)
             try:
+                self._check_away(step)
                 reply = perform(step)
             finally:
                 if self._is_due(number, "after"):
@@ -107,6 +124,7 @@ class Steps:
                 await _finished(self._strike(step, sever, spoil))
             waits = False
             try:
+                self._check_away(step)
                 reply = perform(step)
                 if waits := isawaitable(reply):
                     reply = await reply
@@ -133,6 +151,16 @@ class Steps:
             raise Stuck(f"{len(self.kinds)} steps; the last ones: {self.trace[-400:]}")
         return len(self.kinds)
 
+    def _check_away(self, step: Step) -> None:
+        """Whether the database is gone for good. A rollback passes: the server rolls back by itself."""
+        if not self._away:
+            return
+        self._away += 1
+        if self._away > AWAY_STEPS:
+            raise Ended
+        if isinstance(step, STATEMENTS):
+            raise errors.DatabaseUnavailable("the database is away")
+
     def _is_due(self, number: int, when: str) -> bool:
         return self.fault is not None and self.fault.step == number and self.fault.when == when
 
@@ -146,6 +174,10 @@ class Steps:
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "cut":
                 sever(step)
+            case "server":
+                self.crash_server()
+            case "away":
+                self._away = 1
             case "cancel":
                 task = asyncio.current_task()
                 assert task is not None
@@ -155,7 +187,8 @@ class Steps:
         return None
 
     def _lose_reply(self, number: int, step: Step) -> None:
-        cut = self.fault is not None and self.fault.what == "cut" and self._is_due(number, "after")
+        lost = self.fault is not None and self.fault.what in ("cut", "away")
+        cut = lost and self._is_due(number, "after")
         if cut and isinstance(step, STATEMENTS):
             unknown = isinstance(step, steps.Commit)
             raise (errors.CommitUnknown if unknown else errors.DatabaseUnavailable)("its reply never came")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from oncebox.core.steps import Call, Step
 from oncebox.drivers.database import Database
@@ -16,13 +16,15 @@ from oncebox.drivers.session import Settings
 from oncebox.runtime.schema import migrate
 from oncebox.runtime.sessions import SideChannel
 from tests.crash import events as log
-from tests.crash.cells import ASYNC, Cell, Place
+from tests.crash import sending
+from tests.crash.catchers import Catcher
+from tests.crash.cells import ASYNC, LEASE_SECONDS, Cell, Place
 from tests.crash.checker import Key, Seen, Sent, violations
 from tests.crash.effects import create_table, reader, tables
-from tests.crash.faults import Fault, Steps, Stuck, moments
+from tests.crash.faults import Ended, Fault, Steps, Stuck, moments
 from tests.crash.nursery import Nursery
-from tests.crash.planted import plant
-from tests.crash.scenarios import Delivery, Scenario
+from tests.crash.planted import planted
+from tests.crash.scenarios import BY_NAME, Delivery, Scenario
 
 RECOVERIES = 20
 """Turns of reaping and redelivering after which a message that is not done counts as stuck."""
@@ -77,16 +79,26 @@ class Bench:
     def break_at(self, scenario: Scenario, fault: Fault | None, bug: str = "") -> list[str]:
         """One cell, perhaps with a bug in it; the violations it showed."""
         run = Run(self, scenario)
+        run.fault = fault
         run.prepare()
         if fault is not None and fault.what == "kill":
             run.attempt_in_child(fault, bug)
         else:
-            with pytest.MonkeyPatch.context() as patch:
-                if bug:
-                    plant(bug, patch.setattr)
+            with planted(bug):
                 run.attempt(Steps(fault, seconds=5))
         run.finish()
         return run.violations()
+
+    def catches(self, catcher: Catcher) -> str:
+        """Where the bug shows, in words; empty when nobody noticed it."""
+        scenario = BY_NAME[catcher.scenario]
+        kinds = self.trace(scenario)
+        faults: list[Fault | None] = [*self.faults(kinds, catcher.what)] if catcher.what else [None]
+        for fault in faults:
+            for text in self.break_at(scenario, fault, catcher.bug):
+                if catcher.words in text:
+                    return f"{catcher.scenario}, {fault or 'no fault'}: {text}"
+        return ""
 
 
 class Run:
@@ -104,14 +116,15 @@ class Run:
         self.deliveries: dict[int, Delivery] = {}
         self.killed: list[int] = []
         self.stuck: list[str] = []
+        self.fault: Fault | None = None
+        self.given_up = 0
+        """Processes that ended while the database was away."""
 
     def prepare(self) -> None:
         """Bring the database to where the scenario begins."""
         scenario = self.scenario
         if scenario.before:
-            self._handle_all(
-                [self._new(spec) for spec in scenario.before], work_off=scenario.runs == "inline"
-            )
+            self._run([self._new(spec) for spec in scenario.before], [], _arrives(scenario))
         arriving = [self._new(spec) for spec in scenario.deliver]
         if scenario.mode == "stored" and scenario.runs != "receive":
             self._run(arriving, [], "receive")
@@ -119,10 +132,6 @@ class Run:
             self._haunt()
             if not scenario.runs.startswith("reap"):
                 self._run([], [], "reap")
-
-    def _handle_all(self, deliveries: list[Delivery], work_off: bool) -> None:
-        self._run(deliveries, [], self.scenario.mode if self.scenario.mode == "inline" else "receive")
-        assert work_off or self.scenario.mode == "stored"
 
     def _new(self, spec: str) -> Delivery:
         delivery = Delivery(next(self.numbers), spec)
@@ -168,6 +177,8 @@ class Run:
             self.cell.work(self._unacked(), self._queued(), steps, self.scenario.runs)
         except Stuck as stuck:
             self.stuck.append(f"I5: its worker came to no end: {stuck}")
+        except Ended:
+            self.given_up += 1
         assert steps.fault is None or steps.happened, f"{steps.fault} was never reached: {steps.trace}"
         self._retire(self.cell)
 
@@ -194,11 +205,14 @@ class Run:
                 self._recover()
             except Stuck:
                 continue
-            if not self._unacked() and not self._queued():
+            if not self._unacked() and not self._queued() and not self._unsent():
                 return
 
     def _recover(self) -> None:
         self._run([], [], "reap")
+        if self._unsent():
+            time.sleep(LEASE_SECONDS)  # what a dead relay leased is free then
+            self._run([], [], "relay", 1)
         if self.scenario.mode == "inline":
             if unacked := self._unacked():
                 self._run(unacked, [], "inline", 1)
@@ -223,6 +237,12 @@ class Run:
         acked = {event["number"] for event in self._log() if event["event"] == "ack"}
         return [delivery for number, delivery in self.deliveries.items() if number not in acked]
 
+    def _unsent(self) -> bool:
+        """Something is in the outbox, and a relay is at work."""
+        if not self.scenario.runs.startswith("relay"):
+            return False
+        return bool(sending.outgoing(self.bench.reader, self.place.consumer, self.scenario.sends))
+
     def _queued(self) -> list[str]:
         if self.scenario.mode == "inline":
             return []
@@ -243,10 +263,14 @@ class Run:
             sent=sent,
             acked=log.acked(events),
             starts=log.starts(events, self.killed),
-            deaths=scenario.deaths + len(self.killed),
+            deaths=scenario.deaths + len(self.killed) + self.given_up,
             forgotten=int(scenario.mode == "inline"),
         )
-        return self.stuck + violations(seen, tables(self.bench.reader, self.place.consumer))
+        found = sending.counted_in(self.bench.reader, self.place.consumer, scenario, events)
+        refused = self.fault is not None and self.fault.what in ("error", "conflict", "busy")
+        wrong = sending.wrong(scenario, events, refused=refused)
+        unsent = ["I5: outbox rows never left"] if self._unsent() else []
+        return self.stuck + violations(seen, found) + wrong + unsent
 
     def _key(self, delivery: Delivery) -> Key:
         return (self.place.consumer, "s", delivery.id)
@@ -259,3 +283,7 @@ class Run:
     def story(self) -> str:
         """What happened, event by event."""
         return "\n".join(json.dumps(event) for event in self._log())
+
+
+def _arrives(scenario: Scenario) -> str:
+    return "inline" if scenario.mode == "inline" else "receive"

@@ -6,13 +6,17 @@ Each is what somebody could write by mistake; `plant` puts one into the running 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from oncebox import errors
-from oncebox.core import batch, inline, steps, stored
+from oncebox.core import batch, inline, relay, steps, stored
 from oncebox.core.outcomes import Outcome, Status
-from oncebox.core.queries import Query
+from oncebox.core.outgoing import publish_call
+from oncebox.core.queries import Queries, Query
 from oncebox.core.steps import Step
 from oncebox.drivers import sqlite
 from oncebox.drivers.psycopg import PsycopgSession
@@ -24,9 +28,32 @@ from oncebox.runtime.workers import TaskWorker
 Patch = Callable[[Any, str, Any], None]
 
 
-def plant(name: str, patch: Patch = setattr) -> None:
+def put(target: Any, name: str, value: Any) -> None:
+    """Set it, in a frozen value too."""
+    object.__setattr__(target, name, value) if isinstance(target, Queries) else setattr(target, name, value)
+
+
+def plant(name: str, patch: Patch = put) -> None:
     """Put the bug of that name into this process."""
     BUGS[name](patch)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The bug of that name, as long as the block runs; none without a name."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def patch(target: Any, name: str, value: Any) -> None:
+        undo.append((target, name, getattr(target, name)))
+        put(target, name, value)
+
+    if name:
+        plant(name, patch)
+    try:
+        yield
+    finally:
+        for target, attribute, value in reversed(undo):
+            put(target, attribute, value)
 
 
 def _around(patch: Patch, wrong: Callable[[Callable[[Step], Any], Performer, Step], Any]) -> None:
@@ -61,7 +88,7 @@ def _no_fencing_token(patch: Patch) -> None:
             text = getattr(queries, name).text.replace("AND token = :token", "")
             if name == "still_leased":
                 text = text.partition("SELECT")[1] + " :seq"
-            object.__setattr__(queries, name, Query(name, text, False))
+            patch(queries, name, Query(name, text, False))
 
 
 def _no_marker(patch: Patch) -> None:
@@ -153,6 +180,77 @@ def _attempt_not_counted(patch: Patch) -> None:
     _around(patch, wrong)
 
 
+def _without(patch: Patch, *names: str) -> None:
+    """These calls are left out of every commit."""
+
+    def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
+        if isinstance(step, steps.Commit):
+            calls = tuple(call for call in step.calls if call.query.name not in names)
+            step = msgspec.structs.replace(step, calls=calls)
+        return right(step)
+
+    _around(patch, wrong)
+
+
+def _finish_forgotten(patch: Patch) -> None:
+    _without(patch, "finish")
+
+
+def _call_not_noted(patch: Patch) -> None:
+    _without(patch, "effect_start")
+
+
+def _answer_of_the_claim_ignored(patch: Patch) -> None:
+    def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
+        reply = right(step)
+        claims = isinstance(step, steps.Begin) and step.carried
+        return 1 if claims or (isinstance(step, steps.Commit) and step.then is not None) else reply
+
+    _around(patch, wrong)
+
+
+def _published_outside_the_transaction(patch: Patch) -> None:
+    def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
+        if isinstance(step, steps.Handle):
+            reply = right(step)
+            for item in step.items:
+                if item.publications:
+                    right(steps.Side(publish_call(performer.work.queries, item.publications)))
+                    item.publications = []
+            return reply
+        return right(step)
+
+    _around(patch, wrong)
+
+
+def _confirmation_not_looked_at(patch: Patch) -> None:
+    def publish(batch: list[Any]) -> Any:
+        try:
+            yield steps.Publish(tuple(batch))
+        except Exception:
+            return [None] * len(batch)
+        return [None] * len(batch)
+
+    patch(relay, "_publish", publish)
+
+
+def _failure_acked(patch: Patch) -> None:
+    def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
+        outcome = step.item.outcome if isinstance(step, steps.Settle) else None
+        if isinstance(step, steps.Settle) and outcome is not None and outcome.status is Status.RETRY:
+            step.item.outcome = Outcome(Status.DUPLICATE)
+        return right(step)
+
+    _around(patch, wrong)
+
+
+def _failed_neighbour_not_undone(patch: Patch) -> None:
+    def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
+        return None if isinstance(step, steps.Restore) else right(step)
+
+    _around(patch, wrong)
+
+
 BUGS: dict[str, Callable[[Patch], None]] = {
     "ack before commit": _ack_before_commit,
     "no fencing token": _no_fencing_token,
@@ -164,4 +262,11 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "unknown commit acked": _unknown_commit_acked,
     "claim in its own transaction": _claim_in_its_own_transaction,
     "attempt not counted": _attempt_not_counted,
+    "finished, but left in the queue": _finish_forgotten,
+    "call not noted before it is made": _call_not_noted,
+    "answer of the claim ignored": _answer_of_the_claim_ignored,
+    "published outside the transaction": _published_outside_the_transaction,
+    "confirmation not looked at": _confirmation_not_looked_at,
+    "failure acked": _failure_acked,
+    "failed neighbour not undone": _failed_neighbour_not_undone,
 }

@@ -23,7 +23,8 @@ class Scenario:
 
     name: str
     runs: str
-    """`inline`, `receive`, `stored`, `reap inline`, `reap stored`, `unknown`: the part that is at work."""
+    """The part that is at work: `inline`, `receive`, `stored`, `reap inline`, `reap stored`, `unknown`,
+    `relay inline`."""
     deliver: tuple[str, ...]
     policy: dict[str, Any] = field(default_factory=dict)
     behaviour: dict[str, Any] = field(default_factory=dict)
@@ -32,8 +33,11 @@ class Scenario:
     deaths: int = 0
     """Processes that had the messages in hand and died before the steps are counted."""
     long: bool = False
-    endings: dict[str, str] = field(default_factory=dict)
-    """How messages end that are not simply done."""
+    endings: dict[str, str | None] = field(default_factory=dict)
+    """How messages end that are not simply done; None where that depends on the fault."""
+    sends: str = ""
+    """What handlers do besides their effect: `publish`, `send`. `retry` and `park`: they are no
+    transaction's but calls to the outside, and that is done about a call which may have happened."""
 
     @property
     def mode(self) -> str:
@@ -98,6 +102,11 @@ SCENARIOS = (
     ),
     Scenario("reap inline", "reap inline", ("a*",), deaths=1),
     Scenario("reap stored", "reap stored", ("a", "b"), deaths=1),
+    Scenario("publish", "inline", ("a", "b"), {"batch": 2}, sends="publish"),
+    Scenario("relay", "relay inline", (), before=("a", "b"), sends="publish"),
+    Scenario("send", "stored", ("a",), sends="send"),
+    Scenario("call", "stored", ("a",), sends="retry"),
+    Scenario("call, parked", "stored", ("a",), sends="park", endings={"a": None}),
     Scenario("bury unknown types", "unknown", ("a?",), {"unknown_type_seconds": 0.0}, endings={"a?": "dead"}),
 )  # fmt: skip
 

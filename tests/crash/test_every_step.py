@@ -24,8 +24,8 @@ from tests.crash.scenarios import SCENARIOS, Scenario
 
 PINNED = Path(__file__).with_name("traces.txt")
 VARIANTS = ("sqlite", "sqlite-async", "psycopg", "psycopg-async", "asyncpg")
-SOFT = ("error", "conflict", "busy", "cut", "cancel")
-KILL_SHARE, SOFT_SHARE = 16, 12
+SOFT = ("error", "conflict", "busy", "cut", "away", "cancel")
+KILL_SHARE, SOFT_SHARE = 24, 24
 """Of every flow's cells one of so many is tried here; `make proof` tries all of them."""
 
 
