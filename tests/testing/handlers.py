@@ -165,3 +165,55 @@ def recording(sent: list[str]) -> Act:
         sent.append(f"mail about {payment['payment']}")
 
     return act
+
+
+# Wrong in ways that a clean delivery does not show
+
+
+def reading_then_writing(payment: dict[str, Any], conn: Any, tx: Tx) -> None:
+    """Loses what another handler has written since it read."""
+    (balance,) = conn.execute("SELECT balance FROM account WHERE id = 'ada'").fetchone()
+    conn.execute(
+        f"UPDATE account SET balance = {mark(conn)} WHERE id = 'ada'", (balance - payment["amount"],)
+    )
+
+
+def trusting_the_first_delivery(payment: dict[str, Any], conn: Any, tx: Tx) -> None:
+    """Takes a redelivery for a duplicate, which is what oncebox is for."""
+    if tx.message.deliveries == 1:
+        pay(payment, conn)
+
+
+def alerting_at_the_second_try(port: int) -> Act:
+    def act(payment: dict[str, Any], conn: Any, tx: Tx) -> None:
+        pay(payment, conn)
+        if tx.message.deliveries > 1:
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+
+    return act
+
+
+def upserting_elsewhere(url: str) -> Act:
+    """Idempotent, on a connection of its own: no row is doubled, but one is there after a rollback."""
+
+    def act(payment: dict[str, Any], conn: Any, tx: Tx) -> None:
+        pay(payment, conn)
+        with psycopg.connect(url, autocommit=True) as own:
+            own.execute("INSERT INTO account VALUES ('ben', 0) ON CONFLICT DO NOTHING")
+
+    return act
+
+
+def writing_to_the_file_itself(path: str) -> Act:
+    """A second connection to the same SQLite file."""
+
+    def act(payment: dict[str, Any], conn: Any, tx: Tx) -> None:
+        pay(payment, conn)
+        own = sqlite3.connect(path, timeout=0.1)
+        try:
+            own.execute("INSERT INTO entry (payment, n) VALUES ('own', 1)")
+            own.commit()
+        finally:
+            own.close()
+
+    return act

@@ -1,16 +1,20 @@
 """The kit on handlers that are wrong: each is caught, and its fault is named."""
 
+import asyncio
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oncebox import App
+from oncebox import App, Message
 from oncebox.brokers.memory import Memory
-from oncebox.testing import NotOnce, prove_once
+from oncebox.errors import ConfigError
+from oncebox.testing import NotOnce, lines, prove_once, prove_once_async
+from oncebox.testing.tables import state
 from tests.testing import handlers
 from tests.testing.conftest import Sql, make_shop
 from tests.testing.handlers import MESSAGE, Act, handled_by
@@ -135,3 +139,85 @@ def test_half_an_effect_is_found_between_two_lines(pg_url: str) -> None:
     found = fault_of(App(pg_url), handlers.careful_by_hand(pg_url))
     assert found.fault == "own commit"
     assert "dies inside the handler, before handlers.py:" in str(found)
+
+
+def test_update_lost_between_two_messages_is_found(pg_url: str) -> None:
+    make_shop(pg_url)
+    consumer = handled_by(App(pg_url), handlers.reading_then_writing)
+    messages = [
+        Message(id=f"evt-{n}", type="paid", payload={"payment": f"p-{n}", "amount": n * 10}) for n in (1, 2)
+    ]
+    with pytest.raises(NotOnce) as caught:
+        prove_once(consumer, *messages, any_order=True)
+    assert caught.value.fault == "concurrent"
+    assert "instead of '970'" in str(caught.value)
+
+
+def test_redelivery_taken_for_a_duplicate_is_found(lite: App) -> None:
+    found = fault_of(lite, handlers.trusting_the_first_delivery)
+    assert found.fault == "crash"
+    assert "the process dies" in str(found)
+    assert "entry: missing" in str(found)
+
+
+def test_call_that_only_the_second_try_makes_is_found(lite: App, port: int) -> None:
+    found = fault_of(lite, handlers.alerting_at_the_second_try(port))
+    assert found.fault == "outside"
+    assert f"connects to 127.0.0.1:{port}" in str(found)
+
+
+def test_row_that_is_there_after_a_rollback_is_found_even_if_it_is_not_doubled(pg_url: str) -> None:
+    make_shop(pg_url)
+    app = App(pg_url)
+    app.consumer("another", mode="stored")
+    found = fault_of(app, handlers.upserting_elsewhere(pg_url))
+    assert found.fault == "own commit"
+    assert "account: too much (id='ben', balance='0')" in str(found)
+
+
+def test_second_connection_to_the_same_file_is_named(lite: App, sqlite_url: str) -> None:
+    found = fault_of(lite, handlers.writing_to_the_file_itself(sqlite_url.removeprefix("sqlite:///")))
+    assert found.fault == "own commit"
+    assert "opens a connection of its own to" in str(found)
+
+
+async def test_task_left_running_is_seen(sqlite_url: str, port: int) -> None:
+    make_shop(sqlite_url)
+    app = App(sqlite_url)
+    billing = app.consumer("billing")
+    tasks = set()
+
+    async def send() -> None:
+        await asyncio.sleep(0.1)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+
+    @billing.handler("paid")
+    async def paid(payment: dict[str, Any]) -> None:
+        tasks.add(asyncio.create_task(send()))
+
+    with pytest.raises(NotOnce, match=f"connects to 127.0.0.1:{port}"):
+        await prove_once_async(app, MESSAGE)
+    await asyncio.gather(*tasks)
+
+
+def test_database_that_an_app_works_on_is_refused(app: App) -> None:
+    async def while_running() -> None:
+        async with app.running():
+            with pytest.raises(ConfigError, match="an app is at work"):
+                await prove_once_async(consumer, MESSAGE)
+
+    consumer = handled_by(app, handlers.right)
+    asyncio.run(while_running())
+
+
+def test_large_database_is_refused(lite: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "SIZE_BYTES_MAX", 4096)
+    with pytest.raises(ConfigError, match="no database for tests"):
+        prove_once(handled_by(lite, handlers.right), MESSAGE)
+
+
+def test_lines_of_an_installed_app_count(lite: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "is_users", lambda file: False)
+    assert prove_once(handled_by(lite, handlers.right), MESSAGE).lines >= 5

@@ -30,6 +30,7 @@ from oncebox.testing.hands import Connections, Hands
 from oncebox.testing.loops import Loop
 from oncebox.testing.steps import Meeting, Steps
 from oncebox.testing.tables import Tables, open_tables
+from oncebox.testing.tables.state import HOST
 
 T = TypeVar("T")
 ROUNDS_MAX = 60
@@ -155,7 +156,7 @@ class Life:
         consumer = self.bench.consumer
         if again:
             self._stage(consumer, lambda work: reap_lapsed(work, 0.0), _ignore, Steps())
-        beat = Call(self.database.queries.heartbeat, {"id": self.id, "host": "here", "pid": os.getpid()})
+        beat = Call(self.database.queries.heartbeat, {"id": self.id, "host": HOST, "pid": os.getpid()})
         self._hands.side(consumer, beat)
         error: Exception | None = None
         for _ in range(ROUNDS_MAX):

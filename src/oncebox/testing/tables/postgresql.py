@@ -18,7 +18,17 @@ from psycopg import sql
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.errors import ConfigError
-from oncebox.testing.tables.state import KEPT, SHIFT, Row, State, Table, as_text, kept
+from oncebox.testing.tables.state import (
+    HOST,
+    KEPT,
+    SHIFT,
+    Row,
+    State,
+    Table,
+    as_text,
+    check_is_for_tests,
+    kept,
+)
 
 _TABLES = """
 SELECT n.nspname, c.relname,
@@ -116,6 +126,7 @@ class PostgresTables:
         return found
 
     def save(self) -> None:
+        self._check_is_for_tests()
         self._saved = self._copies()
         self._sequences = []
         for schema, name, most, step in self._conn.execute(_SEQUENCES).fetchall():
@@ -125,6 +136,19 @@ class PostgresTables:
             assert row is not None
             jump = SHIFT * step
             self._sequences.append((sequence, row[0], row[1], jump if 0 < row[0] + jump <= most else 0))
+
+    def _check_is_for_tests(self) -> None:
+        """Rows are put back again and again, which must not happen to anybody's real ones."""
+        size = self._conn.execute("SELECT pg_database_size(current_database())").fetchone()
+        fresh = (
+            "SELECT count(*) FROM {} WHERE heartbeat > statement_timestamp() - interval '5 s' AND host <> %s"
+        )
+        alive = self._conn.execute(
+            sql.SQL(fresh).format(sql.Identifier(self._own, "worker")), (HOST,)
+        ).fetchone()
+        assert size is not None
+        assert alive is not None
+        check_is_for_tests(size[0], alive[0])
 
     def read(self) -> State:
         state: State = {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import Counter
 
-from oncebox.testing.tables.state import KEPT, Row, State, Table, as_text, kept
+from oncebox.testing.tables.state import HOST, KEPT, Row, State, Table, as_text, check_is_for_tests, kept
 
 PREFIX = "oncebox_"
 WAIT_SECONDS = 10.0
@@ -21,6 +22,14 @@ class SqliteTables:
         self._saved = sqlite3.connect(":memory:", check_same_thread=False)
 
     def save(self) -> None:
+        size = self._file.execute(
+            "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        ).fetchone()[0]
+        alive = self._file.execute(
+            "SELECT count(*) FROM oncebox_worker WHERE heartbeat > ? AND host <> ?",
+            (int((time.time() - 5) * 1_000_000), HOST),
+        ).fetchone()[0]
+        check_is_for_tests(size, alive)
         self._file.backup(self._saved)
 
     def touch(self) -> None:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import msgspec
 
+from oncebox.errors import ConfigError
+
 Row = tuple[str | None, ...]
 
 KEPT: dict[str, tuple[str, ...]] = {
@@ -21,6 +23,11 @@ KEPT: dict[str, tuple[str, ...]] = {
 and when may differ."""
 SHIFT = 1_000_003
 """How far sequences jump between two clean runs, so that what comes from a sequence can be told."""
+
+
+SIZE_BYTES_MAX = 512 << 20
+HOST = "oncebox.testing"
+"""What the kit's own processes give as their host; those that have died are in nobody's way."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -70,6 +77,20 @@ class Tables(Protocol):
     def close(self) -> None:
         """Let go of the database."""
         ...
+
+
+def check_is_for_tests(size_bytes: int, workers: int) -> None:
+    """ConfigError for a database that is too large for tests, or on which an app is at work."""
+    if size_bytes > SIZE_BYTES_MAX:
+        raise ConfigError(
+            f"this database holds {size_bytes >> 20:,} MiB, which is no database for tests: a proof puts all of its "
+            "rows back again and again"
+        )
+    if workers:
+        raise ConfigError(
+            "an app is at work on this database (its heartbeat is seconds old); a proof puts all rows back again and "
+            "again, so it needs a database of its own"
+        )
 
 
 def kept(name: str, table: Table) -> Table:
