@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from oncebox import Dead
 from oncebox.brokers.contract import Source
 from oncebox.brokers.redis import Redis
 from oncebox.errors import BrokerUnavailable
 from oncebox.message import Message
-from tests.brokers.app_suite import AppSuite
+from tests.brokers.app_suite import AppSuite, Watched
 from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
 from tests.brokers.redis_bench import RedisBench, make_server, redis_of, redis_server
-from tests.brokers.suite import Bench
+from tests.brokers.suite import Bench, received
+from tests.core.kit import Call, Shop, event
 from tests.crash.nursery import Nursery
 from tests.servers import Postgres
 from tests.servers.redis import RedisServer
@@ -37,6 +39,24 @@ class TestRedisApp(AppSuite):
 
     def bench(self) -> Bench:
         return AppBench(self.server)
+
+    async def test_dead_message_goes_to_the_dead_letters_too(self, shop: Shop) -> None:
+        async with AppBench(self.server) as bench, AppBench(self.server) as dead:
+            source = Redis(self.server.url).stream(
+                bench.stream, group="billing", create=True, dead_letter=dead.stream
+            )
+            shop.handler(self.subscribe(shop, Watched(source)))(refuse)
+            await bench.publish(event("bad", headers={"trace": b"t-1"}))
+            async with shop.app.running():
+                [copy] = await received(await dead.source())
+            assert copy.properties["message_id"] == "bad"
+            assert {("trace", b"t-1"), ("oncebox-reason", b"terminal")} <= set(copy.headers)
+            assert not await self.left(bench)
+        assert [reason for _, reason, *_ in shop.dead()] == ["terminal"]
+
+
+async def refuse(call: Call) -> None:
+    raise Dead("never")
 
 
 class RedisChaos(ChaosBroker):

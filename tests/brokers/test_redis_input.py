@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncebox.brokers.contract import BrokerError, BrokerUnavailable, Delivery
-from oncebox.brokers.redis import Redis, RedisSource, connection, reader
+from oncebox.brokers.redis import Redis, RedisSource, connection, reader, scripts, topology
 from oncebox.errors import ConfigError, QueueFull
 from oncebox.identity import Identity, field
 from oncebox.message import Message
@@ -260,6 +260,33 @@ async def test_consumers_with_nothing_in_hand_are_forgotten_and_others_are_not(
         assert [consumer["pending"] for consumer in consumers] == [1], "or its message would be gone with it"
 
 
+async def test_consumers_of_processes_that_died_long_ago_are_forgotten(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RedisBench(redis_server) as bench:
+        await opened(bench)
+        for name in ("oncebox-dead-1", "oncebox-busy-1", "somebody-else"):
+            await bench.control.xgroup_createconsumer(bench.stream, "billing", name)
+        await bench.publish(Message(id="a"))
+        await bench.control.xreadgroup("billing", "oncebox-busy-1", {bench.stream: ">"})
+        await opened(bench)
+        assert len(await bench.control.xinfo_consumers(bench.stream, "billing")) == 3, (
+            "an hour has not passed"
+        )
+        monkeypatch.setattr(scripts, "GONE_AFTER_MS", -1)
+        await opened(bench)
+        left = [each["name"] for each in await bench.control.xinfo_consumers(bench.stream, "billing")]
+        assert left == [b"oncebox-busy-1", b"somebody-else"]
+
+
+async def test_server_that_is_too_old_says_so(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "OLDEST", 99)
+    with pytest.raises(ConfigError, match=r"is Redis 7\..*; oncebox needs 99 or newer"):
+        await Redis(redis_server.url).topic("s", create=True).open()
+
+
 async def test_sink_says_of_every_message_whether_it_was_taken(redis_server: RedisServer) -> None:
     async with RedisBench(redis_server) as bench:
         source = await opened(bench)
@@ -288,12 +315,17 @@ async def test_sink_of_a_full_server_says_so() -> None:
     with make_server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as server:
         sink = Redis(server.url).topic("s", create=True)
         await sink.open()
+        source = Redis(server.url).stream("s", group="g", create=True, delete=True)
+        await source.open()
         outcomes: list[BaseException | None] = []
         for _ in range(20):
             outcomes += await sink.publish([Message(id="a", payload=b"x" * 500_000)])
-        await sink.close()
         assert outcomes[0] is None
         assert isinstance(outcomes[-1], QueueFull)
+        while await sink.publish([Message(id="b")]) != [None]:
+            await source.ack(await received(source))  # which makes room
+        await source.close()
+        await sink.close()
 
 
 async def test_what_was_confirmed_survives_kill_9_and_receiving_goes_on() -> None:

@@ -1,13 +1,16 @@
 """Every Python block in README.md and docs/ runs, as a reader would run it: page by page, top to bottom."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import missing
 from tests.docs.page import blocks
+from tests.servers import Unavailable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
@@ -32,6 +35,8 @@ def _run(page: Path, cwd: Path, database_url: str | None = None) -> subprocess.C
 def test_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # A page that names the variable gets a fresh PostgreSQL database in it.
     code = [block.code for block in blocks(page)]
+    if any('"redis-server"' in text for text in code) and shutil.which("redis-server") is None:
+        missing(Unavailable("Redis: no redis-server was found"))
     wants_database = any("DATABASE_URL" in text for text in code)
     done = _run(page, tmp_path, request.getfixturevalue("pg_url") if wants_database else None)
     assert done.returncode == 0, done.stdout
