@@ -9,7 +9,7 @@ from benchmarks.context import context
 from benchmarks.load import Load
 from benchmarks.make import library, peer, zipf
 
-MEASURES = ("take_growth", "memory_mb", "import_ms")
+MEASURES = ("take_growth", "memory_mb", "import_ms", "relay_latency_ms", "relay_vs_loop")
 """Figures that are no ratio of two rates; see `measures`."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import growth, measures
+from benchmarks import growth, measures, outgoing
 from benchmarks.comparison import Comparison
 from benchmarks.contenders import peer
 from benchmarks.contenders.base import ContenderEnded
@@ -27,7 +27,11 @@ BARS = {
     "take_growth": ("taking 100 among many finished and waiting rows, against 10 k", 4.0, "times"),
     "memory_mb": ("growth of a worker over its messages", 20.0, "MB"),
     "import_ms": ("import oncebox, over the bare interpreter", 100.0, "ms"),
+    "relay_latency_ms": ("commit to the broker's confirmation, light load, NOTIFY", 20.0, "ms"),
+    "relay_vs_loop": ("relay against publish one, mark one; 100 keys", 5.0, "times"),
 }
+AT_LEAST = frozenset(("relay_vs_loop",))
+"""Bars that are reached from below; the others must not be passed."""
 
 
 class Session:
@@ -121,6 +125,10 @@ class Session:
         if self.options.wants("memory_mb"):
             seconds = MEMORY_SECONDS[self.options.quick]
             self._add("memory_mb", await measures.memory(self.stage, self.options, seconds), "psycopg")
+        if self.options.wants("relay_latency_ms"):
+            self._add("relay_latency_ms", await outgoing.latency(self.stage, self.options), "psycopg")
+        if self.options.wants("relay_vs_loop"):
+            self._add("relay_vs_loop", await outgoing.rate(self.stage, self.options), "psycopg")
 
     def _add(self, name: str, result: dict[str, Any], driver: str) -> None:
         what, bar, unit = BARS[name]
@@ -129,11 +137,11 @@ class Session:
             "what": what,
             **result,
             "bar": bar,
-            "at_most": True,
+            "at_most": name not in AT_LEAST,
             "unit": unit,
             "driver": driver,
         }
-        row["ok"] = row["value"] <= bar
+        row["ok"] = row["value"] >= bar if name in AT_LEAST else row["value"] <= bar
         self.figures.append(row)
         self._say(row)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from oncebox.core.outgoing import SLOTS
-from oncebox.core.relay import Relaying, heads, send, take
+from oncebox.core.relay import MARK_MAX, Relaying, heads, send, take
 from oncebox.core.run import run_async
 from oncebox.core.steps import Op, Publish, Side, Step
 from oncebox.engines.queries import load
@@ -61,9 +61,18 @@ def test_one_of_a_key_is_out_at_a_time() -> None:
     rows = [row(1, "a"), row(2, "a"), row(3, "b"), row(4), row(5)]
     stepped = played(relaying(), rows, [None] * 4, [None])
     assert sent(stepped) == [[1, 3, 4, 5], [2]]
-    assert script_of(stepped.steps) == [
-        "Side(outbox_take)", "Publish", "Side(outbox_drop)", "Publish", "Side(outbox_drop)"
-    ]  # fmt: skip
+    assert script_of(stepped.steps) == ["Side(outbox_take)", "Publish", "Publish", "Side(outbox_drop)"]
+
+
+def test_what_was_confirmed_is_marked_together_but_does_not_wait_for_long() -> None:
+    now = iter([0.0, 0.1, 0.25, 0.25, 0.3, 0.3])
+    stepped = played(relaying(monotonic=lambda: next(now)), [row(n, "a") for n in range(1, 5)], *[[None]] * 4)
+    marked = [step.call.params["seqs"] for step in stepped.steps[1:] if isinstance(step, Side)]
+    assert marked == [[1, 2], [3, 4]]
+    many = [row(n) for n in range(MARK_MAX)] + [row(MARK_MAX, "k"), row(MARK_MAX + 1, "k")]
+    stepped = played(relaying(monotonic=lambda: 0.0), many, [None] * (MARK_MAX + 1), [None])
+    marked = [step.call.params["seqs"] for step in stepped.steps[1:] if isinstance(step, Side)]
+    assert [len(seqs) for seqs in marked] == [MARK_MAX + 1, 1]
 
 
 def test_a_sink_that_keeps_order_gets_them_all() -> None:
@@ -81,7 +90,7 @@ def test_a_key_that_failed_waits_and_only_what_was_confirmed_is_marked() -> None
         for step in stepped.steps[1:]
         if isinstance(step, Side)
     ]
-    assert marked == [("outbox_drop", [3]), ("outbox_fail", [1]), ("outbox_drop", [4])]
+    assert marked == [("outbox_fail", [1]), ("outbox_drop", [3, 4])]
 
 
 def test_the_last_try_parks_and_its_key_goes_on() -> None:

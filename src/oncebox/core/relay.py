@@ -6,7 +6,8 @@ A relay that stalls past its lease can only send something a second time, with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from oncebox.policy import Backoff
 TAKE_MAX = 500
 RETRY = Backoff(attempts=20, base_seconds=0.2, max_seconds=60.0)
 """When a refused message is tried again, and when it is parked."""
+MARK_MAX = 200
+MARK_SECONDS = 0.2
+"""How much of what was confirmed may wait to be marked together: a crash sends that much again."""
 AWAY = (errors.BrokerUnavailable, errors.QueueFull)
 """No fault of the message: it is tried again for as long as it takes."""
 
@@ -47,6 +51,7 @@ class Relaying:
         lease_seconds: float = 10.0,
         keep_seconds: float = 0.0,
         retry: Backoff = RETRY,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queries = queries
         self.relay = relay
@@ -54,6 +59,7 @@ class Relaying:
         self.keep_seconds = keep_seconds
         """How long published rows are kept; 0 deletes them at once."""
         self.retry = retry
+        self.monotonic = monotonic
         self.slots: list[int] = []
 
 
@@ -99,8 +105,10 @@ def send(relaying: Relaying, rows: Sequence[Outgoing], *, keeps_order: bool = Fa
     to another relay meanwhile takes its rows along.
     """
     failed: set[str] = set()
+    confirmed: list[int] = []
     left = list(rows)
     taken = away = False
+    marked = relaying.monotonic()
     while left:
         batch, left = (left, []) if keeps_order else heads(left)
         batch = [
@@ -110,7 +118,12 @@ def send(relaying: Relaying, rows: Sequence[Outgoing], *, keeps_order: bool = Fa
             replies = yield from _publish(batch)
             taken |= None in replies
             away |= any(isinstance(reply, AWAY) for reply in replies)
-            failed |= yield from _settle(relaying, batch, replies)
+            confirmed += [row.seq for row, reply in zip(batch, replies, strict=True) if reply is None]
+            failed |= yield from _put_off(relaying, batch, replies)
+        if len(confirmed) >= MARK_MAX or relaying.monotonic() - marked > MARK_SECONDS:
+            yield from _mark(relaying, confirmed)
+            confirmed, marked = [], relaying.monotonic()
+    yield from _mark(relaying, confirmed)
     return taken or not away
 
 
@@ -144,13 +157,17 @@ def _publish(batch: list[Outgoing]) -> Op[list[BaseException | None]]:
     return replies
 
 
-def _settle(relaying: Relaying, batch: list[Outgoing], replies: list[BaseException | None]) -> Op[set[str]]:
-    """Mark what was confirmed and put off what was not. Returns the keys that wait for another try."""
+def _mark(relaying: Relaying, seqs: list[int]) -> Op[None]:
+    """These were confirmed: delete them, or keep them as published."""
     queries = relaying.queries
-    confirmed = [row.seq for row, reply in zip(batch, replies, strict=True) if reply is None]
-    if confirmed:
+    if seqs:
         query = queries.outbox_keep if relaying.keep_seconds else queries.outbox_drop
-        yield Side(Call(query, {"seqs": confirmed}))
+        yield Side(Call(query, {"seqs": seqs}))
+
+
+def _put_off(relaying: Relaying, batch: list[Outgoing], replies: list[BaseException | None]) -> Op[set[str]]:
+    """Put off or park what was not confirmed. Returns the keys that wait for another try."""
+    queries = relaying.queries
     failed: set[str] = set()
     parked: dict[str, list[int]] = {}
     again: dict[tuple[str, int], list[int]] = {}
