@@ -81,7 +81,7 @@ class Hand:
         self.read(keys)
 
     def assign(self, end: int | None = 0) -> Lane:
-        self.desk.assign("orders", 0, end)
+        self.desk.assign("orders", 0, end, 0)
         lane = self.desk.lane("orders", 0)
         assert lane is not None
         return lane
@@ -184,9 +184,8 @@ def test_what_is_being_revoked_is_not_handed_out_and_may_be_answered() -> None:
 
 def test_position_is_told_once_and_again_when_the_broker_did_not_hear() -> None:
     hand = Hand(keys="..")
-    hand.lane.may_be_known(0, 10)
     first, second = hand.take()
-    assert hand.desk.positions([hand.lane]) == [], "where it began is no news"
+    assert hand.desk.positions([hand.lane]) == [], "that is where it began"
     hand.desk.ack([second])
     assert hand.desk.positions([hand.lane]) == []
     hand.desk.ack([first])
@@ -214,8 +213,8 @@ def test_bounds_are_kept_by_count_bytes_and_distance() -> None:
 
 
 def test_only_what_was_there_at_assignment_may_be_known() -> None:
-    lane = Lane("orders", 0, end=105)
+    lane = Lane("orders", 0, end=105, committed=100)
     assert [lane.may_be_known(offset, 10) for offset in (100, 104, 105)] == [True, True, False]
-    far = Lane("orders", 0, end=1_000)
+    far = Lane("orders", 0, end=1_000, committed=None)
     assert [far.may_be_known(offset, 10) for offset in (100, 109, 110)] == [True, True, False]
-    assert Lane("orders", 0, end=None).may_be_known(5, 10)
+    assert Lane("orders", 0, end=None, committed=None).may_be_known(5, 10)

@@ -55,13 +55,13 @@ class Desk:
         """The lane of an assigned partition."""
         return self._lanes.get((topic, partition))
 
-    def assign(self, topic: str, partition: int, end: int | None) -> None:
-        """From now on this partition is ours."""
+    def assign(self, topic: str, partition: int, end: int | None, committed: int | None) -> None:
+        """From now on this partition is ours; it ends there, and the group has come so far."""
         with self._lock:
             stale = self._lanes.pop((topic, partition), None)
             if stale is not None:
                 self._retire([stale])
-            self._lanes[topic, partition] = Lane(topic, partition, end)
+            self._lanes[topic, partition] = Lane(topic, partition, end, committed)
 
     def put(self, read: Iterable[tuple[Lane, int, Delivery]]) -> None:
         """These were read, in this order."""
@@ -105,12 +105,18 @@ class Desk:
             for lane in lanes:
                 position = lane.tracker.position()
                 if position is not None and position != lane.committed and lane.live:
-                    # The start itself was never sent: committing it would be news to nobody.
-                    if lane.committed is None and position == lane.first:
-                        continue
                     lane.committed = position
                     found.append((lane, position))
         return found
+
+    def is_behind(self) -> bool:
+        """Whether much was finished since the broker was last told."""
+        with self._lock:
+            return any(
+                (lane.tracker.position() or 0) - lane.committed >= self.window // 2
+                for lane in self._lanes.values()
+                if lane.committed is not None
+            )
 
     def unsent(self, lanes: Iterable[tuple[Lane, int]]) -> None:
         """These commits failed: send them again, or what has come since."""

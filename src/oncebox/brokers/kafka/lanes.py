@@ -18,7 +18,7 @@ class Lane:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, end: int | None) -> None:
+    def __init__(self, topic: str, partition: int, end: int | None, committed: int | None) -> None:
         self.topic = topic
         self.partition = partition
         self.tracker = OffsetTracker()
@@ -28,8 +28,8 @@ class Lane:
         self.recalled = False
         """True once it is being revoked: nothing more of it is handed out, what is out may be answered."""
         self.paused = False
-        self.committed: int | None = None
-        """The position that was last sent to the broker."""
+        self.committed = committed
+        """The position that the broker was last told; None when it never was."""
         self.first: int | None = None
         self.end = end
         """The partition's end when it was assigned: nobody has read what came later. None: not known."""
@@ -37,7 +37,7 @@ class Lane:
 
     def may_be_known(self, offset: int, window: int) -> bool:
         """Whether another consumer may have had it before us: it was there when we came, and not
-        further from the committed position than a consumer may get ahead of it."""
+        further from the first than a consumer may get ahead of its position."""
         if self.first is None:
             self.first = offset
         return offset < self.first + window and (self.end is None or offset < self.end)

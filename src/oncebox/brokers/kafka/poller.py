@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from oncebox.brokers.contract import Delivery
@@ -17,6 +17,7 @@ from oncebox.brokers.kafka.desk import Desk
 from oncebox.brokers.kafka.lanes import Lane
 from oncebox.brokers.kafka.logs import Log, reason_of, translated
 from oncebox.brokers.kafka.records import delivery
+from oncebox.brokers.kafka.topology import ends_of, positions_of
 from oncebox.errors import BrokerUnavailable, OnceboxError
 
 log = logging.getLogger("oncebox.kafka")
@@ -27,7 +28,6 @@ CHUNK = 100
 PAUSE_AFTER_SECONDS = 0.5
 """How long a full buffer is waited for before partitions are paused, which throws away what the client
 has fetched ahead."""
-ASK_SECONDS = 5.0
 PROBE_EVERY_SECONDS = 1.0
 
 
@@ -106,22 +106,23 @@ class Poller(threading.Thread):
 
     def _turn(self, consumer: Consumer) -> None:
         now = time.monotonic()
-        if self._flushing or now - self._committed >= self._commit_every_seconds:
+        due = now - self._committed >= self._commit_every_seconds
+        if due or self._flushing or self._desk.is_behind():
             self._commit(consumer, now)
         if self.trouble is not None and now - self._probed > PROBE_EVERY_SECONDS:
             self._probe(consumer)
         paused = self._hold(consumer)
         if (record := consumer.poll(POLL_SECONDS if not paused else POLL_SECONDS / 5)) is None:
             return
-        self._read([record])
+        self._read(consumer, [record])
         # The first came alone, after a wait; what else is there comes without one.
         while not self._desk.is_full() and not self._stopping.is_set():
             records = consumer.consume(CHUNK, 0)
-            self._read(records)
+            self._read(consumer, records)
             if len(records) < CHUNK:
                 break
 
-    def _read(self, records: Iterable[Record]) -> None:
+    def _read(self, consumer: Consumer, records: Iterable[Record]) -> None:
         read: list[tuple[Lane, int, Delivery]] = []
         for record in records:
             problem = record.error()
@@ -133,11 +134,21 @@ class Poller(threading.Thread):
             if lane is None:
                 # Read under an assignment that has ended: its next owner reads it again.
                 continue
+            if lane.first is None:
+                self._begin(consumer, lane, offset)
             redelivered = lane.may_be_known(offset, self._desk.window)
             read.append((lane, offset, delivery(record, None, redelivered=redelivered)))
         if read:
             self.trouble = None
             self._desk.put(read)
+
+    def _begin(self, consumer: Consumer, lane: Lane, offset: int) -> None:
+        """The first record of an assignment. Where the group never had a position, nobody was here before
+        us, and that is told at once: when this process dies of what it reads, the next one must know."""
+        if lane.committed is None:
+            lane.end = 0
+            lane.committed = offset
+            self._commit_now(consumer, [(lane, offset)])
 
     def _hold(self, consumer: Consumer) -> bool:
         """Backpressure: wait a little for room, then pause, and go on polling so that the group keeps us."""
@@ -212,22 +223,12 @@ class Poller(threading.Thread):
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self.trouble = None
         self.joined = True
-        ends = self._ends(consumer, partitions)
+        ends, known = ends_of(consumer, partitions), positions_of(consumer, partitions)
         for each in partitions:
-            self._desk.assign(each.topic, each.partition, ends.get((each.topic, each.partition)))
+            place = (each.topic, each.partition)
+            self._desk.assign(*place, ends.get(place), known.get(place))
         if partitions:
             log.info("%s: assigned %s", self._where, _names(partitions))
-
-    def _ends(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
-        """Where the partitions end now; empty when the broker does not say."""
-        if not partitions:
-            return {}
-        asked = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions]
-        try:
-            found = consumer.offsets_for_times(asked, timeout=ASK_SECONDS)
-        except KafkaException:
-            return {}
-        return {(each.topic, each.partition): each.offset for each in found if not each.error}
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Drain what is in hand for a while, commit what is finished, give up the rest."""

@@ -48,6 +48,8 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
         properties=properties,
         provenance=provenance,
         key=key,
+        # Kafka does not count. More than one is what tells a message that kills its process.
+        deliveries=2 if redelivered else 1,
         redelivered=redelivered,
         tag=tag,
     )

@@ -1,15 +1,42 @@
-"""Whether what is named is there: asked once, when a source or sink opens."""
+"""What is asked of the cluster: whether topics are there, where partitions end, how far a group has come."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from oncebox.brokers.kafka.logs import translated
 from oncebox.errors import BrokerUnavailable, ConfigError
+
+ASK_SECONDS = 5.0
+Places = dict[tuple[str, int], int]
+"""An offset by topic and partition."""
+
+
+def ends_of(consumer: Consumer, partitions: Sequence[TopicPartition]) -> Places:
+    """Where the partitions end now; without those that the broker does not tell."""
+    if not partitions:
+        return {}
+    asked = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions]
+    try:
+        found = consumer.offsets_for_times(asked, timeout=ASK_SECONDS)
+    except KafkaException:
+        return {}
+    return {(each.topic, each.partition): each.offset for each in found if not each.error}
+
+
+def positions_of(consumer: Consumer, partitions: Sequence[TopicPartition]) -> Places:
+    """The group's positions; without those it never had."""
+    if not partitions:
+        return {}
+    try:
+        found = consumer.committed(list(partitions), timeout=ASK_SECONDS)
+    except KafkaException:
+        return {}
+    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
 
 def reached(client: Any, topics: Iterable[str], where: str, seconds: float) -> None:
