@@ -99,7 +99,8 @@ ELSEWHERE = {
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",
     "outbox_parked", "outbox_parked_count", "outbox_retry", "outbox_discard", "audit",  # by people
-    "keys_stuck", "keys_count", "place_of",  # by people
+    "keys_stuck", "keys_count", "place_of", "dead_choose", "dead_count", "dead_row", "dead_reopen",  # by people
+    "dead_requeue", "dead_discard", "dead_drop",
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip
 """Queries that are not run per message, or are looked at somewhere else."""

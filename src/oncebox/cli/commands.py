@@ -11,6 +11,11 @@ import typer
 
 from oncebox import __version__
 from oncebox.cli import failure
+from oncebox.cli.dead import discard_command as dead_discard
+from oncebox.cli.dead import edit_command as dead_edit
+from oncebox.cli.dead import list_command as dead_list
+from oncebox.cli.dead import redrive_command as dead_redrive
+from oncebox.cli.dead import resolve_command as dead_resolve
 from oncebox.cli.effects import list_command as effects_list
 from oncebox.cli.effects import settle_command as effects_settle
 from oncebox.cli.ingest import ingest_command
@@ -41,6 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+dead_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that are given up.")
 effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Calls whose end is not known.")
 keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Ordered keys that stand still.")
 outbox_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that did not get out.")
@@ -102,6 +108,11 @@ app.command("ingest", help=teach(ingest_command), rich_help_panel=_RUN)(ingest_c
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
+dead_app.command("list", help=teach(dead_list))(dead_list)
+dead_app.command("redrive", help=teach(dead_redrive))(dead_redrive)
+dead_app.command("discard", help=teach(dead_discard))(dead_discard)
+dead_app.command("resolve", help=teach(dead_resolve))(dead_resolve)
+dead_app.command("edit", help=teach(dead_edit))(dead_edit)
 effects_app.command("list", help=teach(effects_list))(effects_list)
 effects_app.command("settle", help=teach(effects_settle))(effects_settle)
 keys_app.command("list", help=teach(keys_list))(keys_list)
@@ -119,6 +130,11 @@ def schema() -> None:
     """The tables as SQL text, for migrations that are run by others."""
 
 
+@dead_app.callback()
+def dead() -> None:
+    """Messages that are not tried again by themselves: list them, run them again, let them go."""
+
+
 @effects_app.callback()
 def effects() -> None:
     """Calls to the outside whose end is not known: list them, and decide."""
@@ -134,6 +150,7 @@ def outbox() -> None:
     """Outgoing messages that were given up: list them, try again, or let go."""
 
 
+app.add_typer(dead_app, name="dead", rich_help_panel=_DECIDE)
 app.add_typer(keys_app, name="keys", rich_help_panel=_DECIDE)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_DECIDE)
 app.add_typer(effects_app, name="effects", rich_help_panel=_DECIDE)

@@ -107,7 +107,8 @@ def reset_command(
     key: KeyArgument,
     consumer: OneConsumerOption,
     last: Annotated[
-        int | None, typer.Option("--last", help="The last version that counts as handled.", show_default=False)
+        int | None,
+        typer.Option("--last", help="The last version that counts as handled.", show_default=False),
     ] = None,
     learn: Annotated[bool, typer.Option("--learn", help="Start again with whichever comes next.")] = False,
     reason: ReasonOption = "",
@@ -149,7 +150,11 @@ def _change(
     chosen: dict[str, object] = {"consumer": consumer, "key": key, "last": last}
     act = Act(verb=f"keys {verb}", who=who(by), reason=reason.strip(), filter=chosen)
     flows = {"unblock": unblock, "skip": skip_gap}
-    op = reset(queries, consumer, key, last, act) if verb == "reset" else flows[verb](queries, consumer, key, act)
+    op = (
+        reset(queries, consumer, key, last, act)
+        if verb == "reset"
+        else flows[verb](queries, consumer, key, act)
+    )
     ask(target, op)
     done = {"unblock": "goes on without its dead head", "skip": "goes on without what was missing"}.get(
         verb, f"goes on after version {last}" if last is not None else "starts with whichever comes next"

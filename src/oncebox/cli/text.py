@@ -6,6 +6,8 @@ import re
 import unicodedata
 from datetime import datetime
 
+from oncebox.errors import UsageError
+
 _PASSWORD = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<user>[^\s:/?#@]*):\S*@", re.IGNORECASE)
 _PASSWORD_WORD = re.compile(r"(?P<word>\bpassword\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE)
 # Cc: control, Cf: direction overrides and other invisible ones, Cs: lone surrogates, Zl/Zp: line breaks.
@@ -53,3 +55,13 @@ def moment(at: datetime | None) -> str:
 def count(number: int, cap: int | None = None) -> str:
     """1,234; with a plus sign where counting stopped."""
     return f"{number:,}{'+' if cap is not None and number >= cap else ''}"
+
+
+def seconds_of(span: str | None, option: str) -> float | None:
+    """Seconds of `90s`, `15m`, `6h`, `2d`; UsageError naming the option for anything else."""
+    if span is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", span.strip())
+    if found is None:
+        raise UsageError(f"{option} {clean(span)!r}: a number and a unit, as in 90s, 15m, 6h, 2d")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

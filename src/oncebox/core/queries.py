@@ -136,6 +136,13 @@ class Queries:
     keys_stuck: Query
     keys_count: Query
     spill: Query
+    dead_choose: Query
+    dead_count: Query
+    dead_row: Query
+    dead_reopen: Query
+    dead_requeue: Query
+    dead_discard: Query
+    dead_drop: Query
     exhume: Query
     unbury: Query
     queued: Query

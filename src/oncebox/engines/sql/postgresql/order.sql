@@ -59,20 +59,20 @@ WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[]) AND q.consumer = k.c
 
 -- name: key_pass
 -- Gives the turn to the next of each lane that nobody has the turn of: the earliest by arrival, the
--- next by version, or one that was passed over and has come after all.
+-- one that was passed over and has come after all, or the next by version.
 UPDATE {p}queue q SET turn = true
 FROM (
     SELECT coalesce(
         (SELECT n.seq FROM {p}queue n
          WHERE n.consumer = :consumer AND n.lane = k.key AND n.version IS NULL
          ORDER BY n.seq LIMIT 1),
-        (SELECT n.seq FROM {p}queue n
-         WHERE n.consumer = :consumer AND n.lane = k.key AND n.version = k.last + 1
-         ORDER BY n.seq LIMIT 1),
         CASE WHEN k.skipped <> '{{}}' THEN
             (SELECT n.seq FROM {p}queue n
              WHERE n.consumer = :consumer AND n.lane = k.key AND n.version = ANY(k.skipped)
-             ORDER BY n.version, n.seq LIMIT 1) END
+             ORDER BY n.version, n.seq LIMIT 1) END,
+        (SELECT n.seq FROM {p}queue n
+         WHERE n.consumer = :consumer AND n.lane = k.key AND n.version = k.last + 1
+         ORDER BY n.seq LIMIT 1)
     ) AS seq
     FROM {p}key k
     WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[]) AND k.blocked IS NULL

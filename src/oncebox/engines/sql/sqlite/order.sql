@@ -62,14 +62,14 @@ UPDATE {p}queue SET turn = 1 WHERE seq IN (
         (SELECT n.seq FROM {p}queue n
          WHERE n.consumer = :consumer AND n.lane IS NOT NULL AND n.lane = k.key AND n.version IS NULL
          ORDER BY n.seq LIMIT 1),
-        (SELECT n.seq FROM {p}queue n
-         WHERE n.consumer = :consumer AND n.lane IS NOT NULL AND n.lane = k.key AND n.version = k.last + 1
-         ORDER BY n.seq LIMIT 1),
         CASE WHEN k.skipped <> '[]' THEN
             (SELECT n.seq FROM {p}queue n
              WHERE n.consumer = :consumer AND n.lane IS NOT NULL AND n.lane = k.key
                AND n.version IN (SELECT value FROM json_each(k.skipped))
-             ORDER BY n.version, n.seq LIMIT 1) END
+             ORDER BY n.version, n.seq LIMIT 1) END,
+        (SELECT n.seq FROM {p}queue n
+         WHERE n.consumer = :consumer AND n.lane IS NOT NULL AND n.lane = k.key AND n.version = k.last + 1
+         ORDER BY n.seq LIMIT 1)
     )
     FROM {p}key k
     WHERE k.consumer = :consumer AND k.key IN (SELECT value FROM json_each(:keys)) AND k.blocked IS NULL

@@ -1,0 +1,184 @@
+"""What the `oncebox dead` commands do with what they were told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from oncebox.cli.asking import ask, who
+from oncebox.cli.output import console, plain, print_json
+from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.text import age, count, seconds_of
+from oncebox.core.audit import Act
+from oncebox.core.dead import Choice, Count, DeadLetter, Decision, count_dead, dead_letters, decide
+from oncebox.errors import UsageError
+from oncebox.message import check_id
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision came to."""
+
+    act: str
+    decision: str
+    applied: bool
+    count: int
+    """Messages that were changed; without `--apply`, that would be."""
+    counts: list[Count] = []
+    ids: list[str] = []
+    """The first thousand of those that were changed."""
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True):
+    """Which id stands now."""
+
+    act: str
+    id: str
+    stands: str
+
+
+Where = tuple[str | None, str | None, str | None]
+
+
+def choice(
+    ids: list[str] | None,
+    consumer: str | None,
+    source: str | None,
+    kind: str | None,
+    why: str | None,
+    error: str | None,
+    key: str | None,
+    older: str | None,
+    newer: str | None,
+) -> Choice:
+    unique = tuple(dict.fromkeys(ids or []))
+    for each in unique:
+        check_id(each)
+    return Choice(
+        ids=unique, consumer=consumer, source=source, type=kind, reason=why, error_type=error, key=key,
+        older_seconds=seconds_of(older, "--older"), newer_seconds=seconds_of(newer, "--newer"),
+    )  # fmt: skip
+
+
+def decide_all(
+    decision: Decision,
+    choice: Choice,
+    every: bool,
+    apply: bool,
+    rate: float,
+    reason: str,
+    by: str | None,
+    where: Where,
+    as_json: bool,
+) -> None:
+    if bool(choice.ids) == every:
+        raise UsageError("name the messages: ids, or --all (with --consumer, --type, --error …, if you like)")
+    if apply and not every:
+        raise UsageError("--apply goes with --all; messages that are named are changed at once")
+    if not reason.strip():
+        raise UsageError('say why: --reason "…"; it is kept in the audit')
+    target = find_target(*where)
+    act = _act(f"dead {decision}", choice, reason, by)
+    if every and not apply:
+        counts = ask(target, count_dead(target.database.queries, choice))
+        would = sum(each.count for each in counts)
+        _say(Done(act=act.id, decision=decision, applied=False, count=would, counts=counts), as_json)
+        return
+    changed = _paced(target, decision, choice, act, rate)
+    if choice.ids:
+        _check_named(choice, changed)
+    ids = [each.id for each in changed[:1000]]
+    _say(Done(act=act.id, decision=decision, applied=True, count=len(changed), ids=ids), as_json)
+
+
+def _paced(target: Target, decision: Decision, choice: Choice, act: Act, rate: float) -> list[DeadLetter]:
+    """Batch after batch, no faster than asked for. What dies again meanwhile is not meant."""
+    began = time.monotonic()
+    changed: list[DeadLetter] = []
+    while True:
+        since = time.monotonic() - began
+        if rate and len(changed) / rate > since:
+            time.sleep(len(changed) / rate - since)
+        older = (
+            max(choice.older_seconds or 0.0, time.monotonic() - began) if changed else choice.older_seconds
+        )
+        meant = msgspec.structs.replace(choice, older_seconds=older)
+        found = ask(target, decide(target.database.queries, decision, meant, act))
+        changed += found
+        if not found:
+            return changed
+
+
+def _check_named(choice: Choice, changed: list[DeadLetter]) -> None:
+    missing = [each for each in choice.ids if each not in {letter.id for letter in changed}]
+    if missing:
+        raise UsageError(
+            f"{len(changed)} changed, but {', '.join(map(repr, missing[:5]))} "
+            f"{'is' if len(missing) == 1 else 'are'} not dead, or in conflict (oncebox dead resolve): what is done is "
+            "not run again; oncebox show ID says how it stands"
+        )
+
+
+def one(
+    verb: str, choice: Choice, reason: str, by: str | None, where: Where
+) -> tuple[Target, Act, DeadLetter]:
+    if not reason.strip():
+        raise UsageError('say why: --reason "…"; it is kept in the audit')
+    target = find_target(*where)
+    found = ask(target, dead_letters(target.database.queries, choice))
+    if not found:
+        what = "in conflict" if choice.reason else "dead"
+        raise UsageError(f"id {choice.ids[0]!r} is not {what}; oncebox dead list shows what is")
+    if len(found) > 1:
+        which = ", ".join(f"--consumer {each.consumer} --source {each.source or repr('')}" for each in found)
+        raise UsageError(f"id {choice.ids[0]!r} is there {len(found)} times; name one of: {which}")
+    return target, _act(verb, choice, reason, by), found[0]
+
+
+def _act(verb: str, choice: Choice, reason: str, by: str | None) -> Act:
+    words = {**msgspec.structs.asdict(choice), "ids": list(choice.ids) or None}
+    return Act(verb=verb, who=who(by), reason=reason.strip(), filter=words)
+
+
+def public(each: DeadLetter) -> dict[str, Any]:
+    words = msgspec.structs.asdict(each)
+    return {word: value for word, value in words.items() if word not in ("fingerprint", "lane")}
+
+
+def _say(done: Done, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    past = {"redrive": "in line again", "discard": "discarded"}[done.decision]
+    if done.applied:
+        console().print(plain(f"{count(done.count)} {past}"))
+        return
+    for each in done.counts:
+        console().print(plain(f"{count(each.count)}  {each.consumer}  {each.reason}  {each.type}"))
+    console().print(plain(f"{count(done.count)} would be {past}; --apply does it", "bold"))
+
+
+def say_one(done: Replaced, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+    elif done.stands == "first":
+        console().print(plain(f"{done.id}: the first payload stands"))
+    else:
+        console().print(plain(f"in line as {done.id}"))
+
+
+def table(found: list[DeadLetter]) -> Table:
+    table = Table(title="dead messages", title_justify="left", title_style="bold")
+    for name in ("consumer", "source", "id", "type", "key", "reason", "error"):
+        table.add_column(name, no_wrap=name == "id")
+    table.add_column("attempts", justify="right")
+    table.add_column("dead for", justify="right")
+    for each in found:
+        table.add_row(
+            plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.type),
+            plain(each.key or ""), plain(each.reason), plain(each.error_type), str(each.attempts),
+            age(each.dead_seconds),
+        )  # fmt: skip
+    return table

@@ -1,0 +1,81 @@
+-- name: dead_choose
+-- The chosen ones, in the order in which they are to run again. A row whose fingerprint is not the
+-- ledger's lies beside the message it clashes with. What somebody else decides about now is left out.
+SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
+       d.attempts, extract(epoch FROM statement_timestamp() - d.received)::float8,
+       extract(epoch FROM statement_timestamp() - d.died)::float8, d.lane, d.version,
+       EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint)
+FROM {p}dead d
+WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
+  AND (:source::text IS NULL OR d.source = :source::text)
+  AND (:ids::text[] IS NULL OR d.message_id = ANY(:ids::text[]))
+  AND (:type::text IS NULL OR d.type = :type::text)
+  AND (:reason::text IS NULL OR d.reason = :reason::text)
+  AND (:error_type::text IS NULL OR d.error_type = :error_type::text OR d.error_type LIKE '%.' || :error_type::text)
+  AND (:key::text IS NULL OR d.key = :key::text OR d.lane = :key::text)
+  AND (:older_seconds::float8 IS NULL OR d.died <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
+  AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+  AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+                           AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
+LIMIT :limit
+FOR UPDATE OF d SKIP LOCKED
+
+-- name: dead_count
+SELECT d.consumer, d.reason, d.type, count(*)
+FROM (
+    SELECT consumer, reason, type FROM {p}dead d
+    WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
+      AND (:source::text IS NULL OR d.source = :source::text)
+      AND (:ids::text[] IS NULL OR d.message_id = ANY(:ids::text[]))
+      AND (:type::text IS NULL OR d.type = :type::text)
+      AND (:reason::text IS NULL OR d.reason = :reason::text)
+      AND (:error_type::text IS NULL OR d.error_type = :error_type::text OR d.error_type LIKE '%.' || :error_type::text)
+      AND (:key::text IS NULL OR d.key = :key::text OR d.lane = :key::text)
+      AND (:older_seconds::float8 IS NULL OR d.died <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
+      AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+    LIMIT :limit
+) d
+GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type
+
+-- name: dead_row
+SELECT type, key, payload, headers, content_type, provenance, lane, version, fingerprint
+FROM {p}dead
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
+FOR UPDATE
+
+-- name: dead_reopen
+-- The ledger says again what it said when the message was stored; an inline one gets a place in line.
+UPDATE {p}ledger l
+SET seq = coalesce(d.seq, l.seq, nextval('{p}queue_seq')), state = 0, finished = NULL, received = statement_timestamp()
+FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+JOIN {p}dead d ON d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
+WHERE l.consumer = d.consumer AND l.source = d.source AND l.message_id = d.message_id
+  AND l.fingerprint = d.fingerprint
+
+-- name: dead_requeue
+INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type,
+    provenance, received, due, lane, version, turn)
+SELECT l.seq, d.consumer, d.source, d.message_id, d.type, d.fingerprint, d.key, d.payload, d.headers,
+    d.content_type, d.provenance, d.received, statement_timestamp(), d.lane, d.version, d.lane IS NULL
+FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+JOIN {p}dead d ON d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
+JOIN {p}ledger l ON l.consumer = d.consumer AND l.source = d.source AND l.message_id = d.message_id
+     AND l.fingerprint = d.fingerprint
+ORDER BY l.seq
+ON CONFLICT DO NOTHING
+
+-- name: dead_discard
+UPDATE {p}ledger l SET state = 2
+FROM unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerprint::bytea[])
+    AS k(consumer, source, message_id, fingerprint)
+WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id
+  AND l.fingerprint = k.fingerprint
+
+-- name: dead_drop
+DELETE FROM {p}dead d
+USING unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerprint::bytea[])
+    AS k(consumer, source, message_id, fingerprint)
+WHERE d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
+  AND d.fingerprint = k.fingerprint

@@ -1,0 +1,70 @@
+-- name: dead_choose
+SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
+       d.attempts, ({now} - d.received) / 1000000.0, ({now} - d.died) / 1000000.0, d.lane, d.version,
+       EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint)
+FROM {p}dead d
+WHERE (:consumer IS NULL OR d.consumer = :consumer)
+  AND (:source IS NULL OR d.source = :source)
+  AND (:ids IS NULL OR d.message_id IN (SELECT value FROM json_each(:ids)))
+  AND (:type IS NULL OR d.type = :type)
+  AND (:reason IS NULL OR d.reason = :reason)
+  AND (:error_type IS NULL OR d.error_type = :error_type OR d.error_type LIKE '%.' || :error_type)
+  AND (:key IS NULL OR d.key = :key OR d.lane = :key)
+  AND (:older_seconds IS NULL OR d.died <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
+  AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+  AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+                           AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
+LIMIT :limit
+
+-- name: dead_count
+SELECT d.consumer, d.reason, d.type, count(*)
+FROM (
+    SELECT consumer, reason, type FROM {p}dead d
+    WHERE (:consumer IS NULL OR d.consumer = :consumer)
+      AND (:source IS NULL OR d.source = :source)
+      AND (:ids IS NULL OR d.message_id IN (SELECT value FROM json_each(:ids)))
+      AND (:type IS NULL OR d.type = :type)
+      AND (:reason IS NULL OR d.reason = :reason)
+      AND (:error_type IS NULL OR d.error_type = :error_type OR d.error_type LIKE '%.' || :error_type)
+      AND (:key IS NULL OR d.key = :key OR d.lane = :key)
+      AND (:older_seconds IS NULL OR d.died <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
+      AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+    LIMIT :limit
+) d
+GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type
+
+-- name: dead_row
+SELECT type, key, payload, headers, content_type, provenance, lane, version, fingerprint
+FROM {p}dead
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
+
+-- name: dead_reopen
+-- each: run once per row.
+UPDATE {p}ledger SET state = 0, finished = NULL, received = {now}
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+  AND fingerprint IN (SELECT d.fingerprint FROM {p}dead d WHERE d.consumer = :consumer AND d.source = :source
+                      AND d.message_id = :message_id)
+
+-- name: dead_requeue
+-- each: run once per row.
+INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type,
+    provenance, received, due, lane, version, turn)
+SELECT l.seq, d.consumer, d.source, d.message_id, d.type, d.fingerprint, d.key, d.payload, d.headers,
+    d.content_type, d.provenance, d.received, {now}, d.lane, d.version, d.lane IS NULL
+FROM {p}dead d
+JOIN {p}ledger l ON l.consumer = d.consumer AND l.source = d.source AND l.message_id = d.message_id
+     AND l.fingerprint = d.fingerprint
+WHERE d.consumer = :consumer AND d.source = :source AND d.message_id = :message_id
+ON CONFLICT DO NOTHING
+
+-- name: dead_discard
+-- each: run once per row.
+UPDATE {p}ledger SET state = 2
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
+
+-- name: dead_drop
+-- each: run once per row.
+DELETE FROM {p}dead
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
