@@ -91,3 +91,26 @@ def consume(servers: str, topic: str, url: str) -> None:
             await asyncio.Event().wait()
 
     asyncio.run(serve())
+
+
+async def test_key_keeps_its_order_through_a_failure_while_others_go_on(
+    kafka_cluster: Cluster, shop: Shop
+) -> None:
+    order: list[str] = []
+    async with KafkaBench(kafka_cluster) as bench:
+
+        @shop.handler(shop.consumer("billing", bench.make_source(), order_by="key"))
+        async def first_time_fails(call: Call) -> None:
+            if call.message.id == "a1" and call.tx.attempt < 3:
+                raise Retry("not yet", after=0.2)
+            await call.db.effect(call.message.id)
+            order.append(call.message.id)
+
+        names = ["a1", "a2", "b1", "a3", "b2"]
+        await bench.publish(*(event(name, key=name[0]) for name in names))
+        async with shop.app.running():
+            await eventually_async(lambda: len(shop.effects()) == 5, 30)
+    assert [name for name in order if name[0] == "a"] == ["a1", "a2", "a3"]
+    assert [name for name in order if name[0] == "b"] == ["b1", "b2"]
+    assert order.index("b2") < order.index("a1")
+    assert set(shop.effects().values()) == {1}
