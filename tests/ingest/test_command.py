@@ -185,6 +185,26 @@ def test_stopped_or_killed_in_the_middle_the_next_run_does_the_rest(
     assert rows(folder, "SELECT count(*), count(DISTINCT id) FROM effect") == [(300, 300)]
 
 
+def test_ctrl_c_ends_a_pipe_that_gives_nothing_more_and_takes_what_it_gave(folder: Path) -> None:
+    command = [*COMMAND, "ingest", "-", "-c", "stored", *WORDS, "--json"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(payments(*range(1001)))
+        process.stdin.flush()
+        eventually(lambda: rows(folder, "SELECT count(*) FROM oncebox_queue") == [(1000,)], 50)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=50)
+    finally:
+        kill_tree(process)
+    document = json.loads(out)
+    assert (process.returncode, document["ended"]) == (130, "interrupted")
+    assert document["last_line"] in (1000, 1001), "the signal may come before the last one is read"
+    assert rows(folder, "SELECT count(*) FROM oncebox_queue") == [(document["last_line"],)]
+
+
 def test_from_line_leaves_out_what_comes_before_and_keeps_what_was_aside(folder: Path) -> None:
     (folder / "old.ndjson").write_bytes(b"bad 1\n" + payments("a") + b"bad 3\n" + payments("b"))
     (folder / "old.ndjson.rejected").write_bytes(b"bad 1\n")

@@ -24,7 +24,7 @@ from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.work import Item
 from oncebox.errors import ConfigError, OnceboxError
 from oncebox.identity import Identity, field
-from oncebox.ingest.backfill import Ingest, Take
+from oncebox.ingest.backfill import Ingest, Stopped, Take
 from oncebox.ingest.lines import Line, Lines
 
 STDIN = "-"
@@ -259,6 +259,8 @@ def _stopped_in_order(run: Ingest) -> Iterator[None]:
         run.stopping = True
         for each, handler in before.items():
             signal.signal(each, handler)
+        if run.waiting:
+            raise Stopped
 
     for number in before:
         signal.signal(number, stop)

@@ -34,6 +34,10 @@ PATIENCE_SECONDS = 60.0
 Take = Callable[[list[Item]], None]
 
 
+class Stopped(BaseException):
+    """Raised by a signal while a line is waited for: a pipe may never give another."""
+
+
 class _Later(NamedTuple):
     due: float
     line: Line
@@ -62,6 +66,8 @@ class Ingest:
         self.last = 0
         """The last line before which everything is on record, or rejected."""
         self.stopping = False
+        self.waiting = False
+        """A line is being waited for, and nothing is in hand that an exception could harm."""
         self._identity = identity
         self._take = take
         self._file = file
@@ -85,10 +91,15 @@ class Ingest:
         reading = iter(lines)
         while not self.stopping:
             try:
+                self.waiting = True
                 line = next(reading, None)
+            except Stopped:
+                break
             except OnceboxError as error:
                 damage = error  # it ends the reading, not what was read before
                 break
+            finally:
+                self.waiting = False
             if line is None:
                 break
             if line.number < from_line:

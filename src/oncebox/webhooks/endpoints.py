@@ -60,6 +60,7 @@ class Webhooks:
         self._in_hand_max = in_hand_max
         self._threads: ThreadPoolExecutor | None = None
         self._refused = 0
+        self._lost = 0
         app.http.add(prefix, self)
 
     def add(
@@ -142,6 +143,7 @@ class Webhooks:
             ).answer
         finally:
             self._in_hand -= 1
+        self._lost = 0
         # Only here is everything committed, or on record as refused.
         entries = [(item.message.id, item.outcome) for item in items if item.outcome is not None]
         return answer_many(entries) if batch else answer_one(*entries[0])
@@ -186,8 +188,10 @@ class Webhooks:
 
     def _unavailable(self, endpoint: Endpoint, error: OnceboxError) -> Answer:
         """Nothing is known to be committed: the sender keeps it, and the ledger tells when it comes again."""
+        self._lost += 1
+        level = logging.WARNING if self._lost in (1, 5) or self._lost % 30 == 0 else logging.DEBUG
         name = endpoint.consumer.name
-        log.warning("consumer %s: a webhook was not taken: %s", name, error)
+        log.log(level, "consumer %s: a webhook was not taken: %s (%d in a row)", name, error, self._lost)
         away = isinstance(error, DatabaseUnavailable)
         seconds = DATABASE_RETRY_SECONDS if away else BUSY_RETRY_SECONDS
         return Refusal(503, "it could not be taken; try again", retry_after(seconds)).answer
