@@ -6,12 +6,14 @@ from typing import cast
 
 import pytest
 
+from oncebox import Retry
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.brokers.sqs import Sqs
+from oncebox.errors import ConfigError
 from oncebox.message import Message
 from oncebox.runtime import feed
 from tests.brokers.app_suite import AppSuite, Watched, until
-from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
+from tests.brokers.chaos import SIZE, SOAKING, ChaosBroker, Size, chaos, run_chaos
 from tests.brokers.sqs_bench import FifoBench, SqsBench, client, moto, new_name, session
 from tests.brokers.suite import Bench, ids, received
 from tests.core.kit import Call, Shop, effect, event
@@ -84,16 +86,20 @@ async def test_dead_message_is_copied_as_it_came_to_the_dead_letter_queue(shop: 
         assert await left_in(bench.name) == 0
 
 
-async def test_keys_are_handled_in_order_across_apps(shop: Shop) -> None:
+async def test_keys_are_handled_in_order_across_apps_though_one_fails(shop: Shop) -> None:
     seen: list[str] = []
+    failed: list[str] = []
     names = [f"{key}{number}" for number in range(6) for key in "abc"]
     async with FifoBench() as bench:
         other = Shop("psycopg-async", shop._url, "inline", drain_seconds=15.0)
         for place in (shop, other):
             source = bench.sqs.queue(bench.name, wait_seconds=1)
 
-            @place.handler(place.consumer("billing", source))
+            @place.handler(place.consumer("billing", source, order_by="key"))
             async def noted(call: Call) -> None:
+                if call.message.id == "b2" and not failed:
+                    failed.append("b2")
+                    raise Retry("not yet", after=0.5)
                 seen.append(call.message.id)
                 await call.db.effect(call.message.id)
 
@@ -105,6 +111,15 @@ async def test_keys_are_handled_in_order_across_apps(shop: Shop) -> None:
             await other.close()
     for key in "abc":
         assert [name for name in seen if name[0] == key] == [f"{key}{number}" for number in range(6)]
+    assert failed
+
+
+async def test_order_by_key_is_refused_for_a_standard_queue(shop: Shop) -> None:
+    source = Sqs(region=REGION).queue("payments")
+    shop.handler(shop.consumer("billing", source, order_by="key"))(effect)
+    with pytest.raises(ConfigError, match='payments does not; use mode="stored"'):
+        async with shop.app.running():
+            pass
 
 
 class SqsChaos(ChaosBroker):
@@ -145,9 +160,11 @@ async def left_in(queue: str) -> int:
 def chaos_source(url: str, name: str) -> Source:
     # Short, so that what the dead had in hand is not waited for; still above the runtime's extensions.
     broker = Sqs(region=REGION, endpoint_url=url, session=session())
-    return broker.queue(name, create=True, visibility_seconds=8, wait_seconds=1)
+    return broker.queue(name, create=True, visibility_seconds=6, wait_seconds=1)
 
 
 @chaos
 def test_chaos(disposable_postgres: Postgres, nursery: Nursery) -> None:
-    run_chaos(SqsChaos(), disposable_postgres, nursery)
+    # moto is no broker for a crowd: it walks through the whole queue for every request.
+    small = Size(messages=120, kills=2)
+    run_chaos(SqsChaos(), disposable_postgres, nursery, size=SIZE if SOAKING else small)

@@ -165,8 +165,16 @@ async def test_lost_connection_is_unavailable_and_the_next_receive_connects_agai
 
 async def test_silent_sqs_does_not_keep_a_source_from_closing(proxy_to: Callable[[int], Proxy]) -> None:
     proxy = proxy_to(moto().port)
-    source = at(proxy.through(moto().url)).queue(new_name(), create=True, wait_seconds=1)
+    name = new_name()
+    source, sink = (
+        at(proxy.through(moto().url)).queue(name, create=True, wait_seconds=1),
+        at(moto().url).sink(name),
+    )
     await source.open()
+    await sink.open()
+    assert await sink.publish([Message(id="a")]) == [None]
+    await sink.close()
+    assert ids(await received(source)) == ["a"]
     waiting = asyncio.create_task(source.receive(1))
     await asyncio.sleep(0)
     proxy.go_silent()

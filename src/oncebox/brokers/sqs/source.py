@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ VISIBILITY_SECONDS_MAX = 12 * 3600
 _MARGIN_SECONDS = 60
 """SQS counts from when it handed the message out, we from when it came; beyond the limit it refuses."""
 _AGAIN_SECONDS = 5
+_CLOSE_SECONDS = 5
+"""How long a source that closes waits for SQS to hear it; what it does not hear comes again anyway."""
 _SYSTEM = (
     "ApproximateReceiveCount", "MessageDeduplicationId", "MessageGroupId", "SentTimestamp", "SequenceNumber",
 )  # fmt: skip
@@ -128,12 +131,14 @@ class SqsSource:
             if self._poll is not None:
                 self._poll.cancel()
         if self._chores:
-            await asyncio.wait(self._chores, timeout=10)
+            await asyncio.wait(self._chores, timeout=_CLOSE_SECONDS)
         left = [*self._held.values(), *self._backlog]
         self._held.clear()
         self._backlog.clear()
         if self._line.facts is not None:
-            await self._give_back(left)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._give_back(left)
         await self._line.close()
         if self._dead_letters is not None:
             await self._dead_letters.close()
