@@ -162,7 +162,7 @@ def _listening(app: App, http: str | None) -> Iterator[socket.socket | None]:
     """The socket to serve on, opened before anything runs; None where nothing is to be served."""
     if http is None:
         if app.http:
-            log.warning("the app has webhooks, which are not served here: --http HOST:PORT serves them")
+            log.info("the app has webhooks, which are not served here: --http HOST:PORT serves them")
         yield None
         return
     if not app.http:
