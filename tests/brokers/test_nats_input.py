@@ -350,6 +350,13 @@ async def test_server_that_falls_silent_is_noticed(
         way.resume()
         await bench.publish(Message(id="a"))
         assert ids(await received(subscription)) == ["a"]
+        waiting = asyncio.create_task(received(subscription))
+        await bench.heard(subscription)
+        way.go_silent()
+        async with asyncio.timeout(20):
+            await subscription.close()
+        with pytest.raises(BrokerUnavailable):
+            await waiting
 
 
 async def test_sources_and_sinks_share_a_connection_and_the_last_closes_it(

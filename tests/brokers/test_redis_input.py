@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncebox.brokers.contract import BrokerError, BrokerUnavailable, Delivery
-from oncebox.brokers.redis import Redis, RedisSource, connection, reader, scripts, topology
+from oncebox.brokers.redis import Redis, RedisSource, reader, scripts, source, topology
 from oncebox.errors import ConfigError, QueueFull
 from oncebox.identity import Identity, field
 from oncebox.message import Message
@@ -378,20 +378,29 @@ async def test_server_that_falls_silent_is_noticed(
     redis_server: RedisServer, proxy_to: Callable[[int], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "TRANSFER_SECONDS", 1.0)
-    monkeypatch.setattr(connection, "REPLY_SECONDS", 1.0)
+    monkeypatch.setattr(reader, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(source, "CLOSE_SECONDS", 0.5)
     way = proxy_to(redis_server.port)
     async with RedisBench(redis_server) as bench:
-        source = Redis(way.through(redis_server.url)).stream(bench.stream, group="billing", create=True)
-        await source.open()
-        bench.stack.push_async_callback(source.close)
-        waiting = asyncio.create_task(received(source))
-        await bench.heard(source)
+        subscription = Redis(way.through(redis_server.url)).stream(bench.stream, group="billing", create=True)
+        await subscription.open()
+        bench.stack.push_async_callback(subscription.close)
+        waiting = asyncio.create_task(received(subscription))
+        await bench.heard(subscription)
         way.go_silent()
         with pytest.raises(BrokerUnavailable, match="did not answer in 1 s"):
             await waiting
         way.resume()
         await bench.publish(Message(id="a"))
-        assert ids(await received(source)) == ["a"]
+        assert ids(await received(subscription)) == ["a"]
+        monkeypatch.setattr(reader, "TRANSFER_SECONDS", 1000.0)
+        waiting = asyncio.create_task(received(subscription))
+        await bench.heard(subscription)
+        way.go_silent()
+        async with asyncio.timeout(25):
+            await subscription.close()
+        with pytest.raises(BrokerUnavailable):
+            await waiting
 
 
 async def test_large_entries_come_in_smaller_batches(

@@ -30,6 +30,7 @@ class Pull:
 
     def __init__(self, connection: Connection, link: Link, stream: str, consumer: str) -> None:
         self.link = link
+        self._connection = connection
         self.arrived: deque[Msg] = deque()
         self._subject = f"{connection.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = link.new_inbox()
@@ -99,7 +100,7 @@ class Pull:
                 async with asyncio.timeout(REPLY_SECONDS):
                     await self._subscription.drain()  # type: ignore[no-untyped-call]
             except (nats.errors.Error, TimeoutError):
-                pass
+                await self._connection.drop(self.link)
         messages = list(self.arrived)
         self.arrived.clear()
         return messages

@@ -23,6 +23,8 @@ log = logging.getLogger("oncebox")
 
 POLL_SECONDS = 0.25
 """How often a waiting source looks for what others gave back or left behind."""
+PATIENCE_SECONDS = 2.0
+"""How long a read that is to end may take to end."""
 BATCH_BYTES = 32 * 1024 * 1024
 """How much is meant to be taken at once; Redis itself counts entries, not bytes."""
 
@@ -41,6 +43,7 @@ class Reader:
         self._client = server.client(again=True, single=True)
         self._client_id = 0
         self._busy = asyncio.Lock()
+        self._task: asyncio.Future[Taken] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._cursor = b"0-0"
         self._poll_at = 0.0
@@ -50,10 +53,12 @@ class Reader:
     async def take(self, limit: int) -> Taken:
         """What is there, `limit` at most; nothing when it is time to look again, or closed. Cancel-safe."""
         turn = _Turn()
-        task = asyncio.ensure_future(self._take(limit, turn))
+        self._task = task = asyncio.ensure_future(self._take(limit, turn))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            if task.cancelled():  # by `close`, not whoever waits here
+                return []
             turn.abandoned = True
             self._run(self._give_back(task))
             raise
@@ -71,10 +76,13 @@ class Reader:
             await asyncio.gather(*self._errands, return_exceptions=True)
 
     async def close(self) -> None:
-        """End a read that waits, and disconnect."""
+        """End a read that waits, and disconnect. A server that does not answer is not waited for."""
         self._closed = True
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self._busy.locked():
             await self._unblock()
+            if time.monotonic() > deadline and self._task is not None:
+                self._task.cancel()
             await asyncio.sleep(0.01)
         await self.settle()
         await self._client.aclose()
@@ -156,7 +164,7 @@ class Reader:
         """End a read that waits on the server; without effect when none does."""
         if self._client_id:
             try:
-                async with self._server.asking():
+                async with self._server.asking(PATIENCE_SECONDS):
                     await self._scripts.client.client_unblock(self._client_id)
             except (BrokerUnavailable, ConfigError) as error:
                 log.debug("redis: %s", error)

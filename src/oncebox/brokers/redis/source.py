@@ -26,6 +26,8 @@ from oncebox.identity import Identity, Resolver
 
 log = logging.getLogger("oncebox")
 
+CLOSE_SECONDS = 5.0
+"""How long giving back may take at the end."""
 SHORT_VISIBILITY_SECONDS = 10.0
 """Working on a message is reported every 5 s: with less than this, others claim it meanwhile."""
 
@@ -125,7 +127,7 @@ class RedisSource:
             self._keeping.cancel()
         await reader.close()
         try:
-            async with self._server.asking():
+            async with self._server.asking(CLOSE_SECONDS):
                 await scripts.answer("release", "", self._held)
                 await scripts.leave(self._consumer)
         except (BrokerUnavailable, ConfigError) as error:
