@@ -18,7 +18,7 @@ from tests.servers.kafka import Kafka as Cluster
 from tests.waiting import eventually_async
 
 __all__ = ["kafka_cluster"]
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = pytest.mark.xdist_group("kafka-app")
 
 
 class TestKafkaApp(AppSuite):

@@ -23,10 +23,10 @@ from tests.servers.kafka import Kafka as Cluster
 from tests.waiting import eventually
 
 __all__ = ["kafka_cluster"]
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = pytest.mark.xdist_group("kafka-chaos")
 
 PARTITIONS = 6
-MESSAGES = 5_000 if SOAKING else 600
+MESSAGES = 5_000 if SOAKING else 300
 
 
 def make_source(servers: str, topic: str) -> KafkaSource:

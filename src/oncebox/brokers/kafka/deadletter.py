@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncebox.brokers.contract import Delivery
-from oncebox.brokers.kafka.desk import Desk
 from oncebox.brokers.kafka.producing import Writer
 from oncebox.brokers.kafka.records import as_it_came
 
@@ -21,11 +19,19 @@ AGAIN_SECONDS = 5.0
 class DeadLetters:
     """Writes dead messages to a topic, each with its body, key and headers, and with the reason."""
 
-    def __init__(self, topic: str, words: Mapping[str, Any], where: str, desk: Desk) -> None:
+    def __init__(
+        self,
+        topic: str,
+        words: Mapping[str, Any],
+        where: str,
+        passed: Callable[[Delivery], None],
+        again: Callable[[Delivery, float], None],
+    ) -> None:
         self.topic = topic
         self._where = f"{where}, dead letters to {topic}"
         self._writer = Writer(words, self._where)
-        self._desk = desk
+        self._passed = passed
+        self._again = again
         self._writing: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -45,11 +51,11 @@ class DeadLetters:
         except Exception as error:
             failed = error
         if failed is None:
-            self._desk.ack([delivery])
+            self._passed(delivery)
             return
         # It is dead in the database already, which the next delivery finds; only this copy is missing.
         log.warning("%s: not written, trying again: %s", self._where, failed)
-        self._desk.nack(delivery, time.monotonic() + AGAIN_SECONDS)
+        self._again(delivery, AGAIN_SECONDS)
 
     async def close(self) -> None:
         """Wait for what is being written, then disconnect."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -35,7 +36,7 @@ class Poller(threading.Thread):
     """One member of a consumer group, from `start` until `stop`; it is not started twice."""
 
     def __init__(
-        self, words: dict[str, Any], topics: Sequence[str], desk: Desk, *, where: str,
+        self, words: dict[str, Any], topics: Sequence[str], *, desk: Desk, where: str,
         commit_every_seconds: float, drain_seconds: float, wake: Callable[[], None],
     ) -> None:  # fmt: skip
         super().__init__(name=f"kafka-{topics[0]}", daemon=True)
@@ -235,6 +236,7 @@ class Poller(threading.Thread):
         lanes = self._lanes(partitions)
         if not lanes:
             return
+        self._unpause(consumer, lanes)
         self._desk.recall(lanes)
         if not self._stopping.is_set() and not self._desk.wait_until_answered(lanes, self._drain_seconds):
             log.warning(
@@ -248,8 +250,17 @@ class Poller(threading.Thread):
 
     def _on_lost(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """They are another's already: nothing may be committed."""
-        self._desk.retire(self._lanes(partitions))
+        lanes = self._lanes(partitions)
+        self._unpause(consumer, lanes)
+        self._desk.retire(lanes)
         log.warning("%s: lost %s; what was in hand is delivered again", self._where, _names(partitions))
+
+    def _unpause(self, consumer: Consumer, lanes: Iterable[Lane]) -> None:
+        """A pause is of the partition, not of its assignment: it must not greet us when it comes back."""
+        paused = [TopicPartition(lane.topic, lane.partition) for lane in lanes if lane.paused]
+        if paused:
+            with suppress(KafkaException):
+                consumer.resume(paused)
 
     def _lanes(self, partitions: Iterable[TopicPartition]) -> list[Lane]:
         found = (self._desk.lane(each.topic, each.partition) for each in partitions)

@@ -53,16 +53,18 @@ class KafkaSource:
         self.redelivery_horizon_seconds = redelivery_horizon_seconds
         self._where = f"Kafka at {servers}, topics {', '.join(self.topics)}, group {self.group}"
         self._words = words
-        self._desk = Desk(window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes)
+        self._new_desk = partial(Desk, window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes)
+        self._desk = self._new_desk()
         self._dead_letters = (
-            None if dead_letter is None else DeadLetters(dead_letter, producer, self._where, self._desk)
+            None
+            if dead_letter is None
+            else DeadLetters(dead_letter, producer, self._where, self._passed, self._put_off)
         )
         self._poller: Poller | None = None
         self._new_poller = partial(
-            Poller, words, self.topics, self._desk, where=self._where,
+            Poller, words, self.topics, where=self._where,
             commit_every_seconds=commit_every_seconds, drain_seconds=drain_seconds, wake=self._wake,
         )  # fmt: skip
-        self._desk.wake = self._wake
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell = asyncio.Event()
         self._rung = False
@@ -136,7 +138,7 @@ class KafkaSource:
 
     async def nack(self, delivery: Delivery, delay_seconds: float) -> None:
         """See `Source.nack`. It waits here, not at the broker, and holds back its key, not its partition."""
-        self._desk.nack(delivery, time.monotonic() + delay_seconds)
+        self._put_off(delivery, delay_seconds)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """See `Source.release`; they come back to this source while it has their partition."""
@@ -146,7 +148,7 @@ class KafkaSource:
         """Dead: as `ack`, once the dead-letter topic has a copy, where one is named. It is written in the
         background; what could not be written is delivered again."""
         if self._dead_letters is None:
-            self._desk.ack([delivery])
+            self._passed(delivery)
         else:
             self._dead_letters.bury(delivery, reason)
 
@@ -161,8 +163,17 @@ class KafkaSource:
             if not done:
                 raise BrokerUnavailable(f"{self._where}: offsets were not committed in {FLUSH_SECONDS:g} s")
 
+    def _passed(self, delivery: Delivery) -> None:
+        self._desk.ack([delivery])
+
+    def _put_off(self, delivery: Delivery, seconds: float) -> None:
+        self._desk.nack(delivery, time.monotonic() + seconds)
+
     def _start(self) -> None:
-        self._poller = self._new_poller()
+        # Each member has a desk of its own: one that is slow to leave must not clear another's.
+        self._desk = self._new_desk()
+        self._desk.wake = self._wake
+        self._poller = self._new_poller(desk=self._desk)
         self._poller.start()
 
     async def _restart(self) -> None:
