@@ -5,13 +5,14 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import amqp  # type: ignore[import-untyped]
 import pytest
 
 from oncebox.brokers.contract import BrokerUnavailable, Delivery, Sink, Source
-from oncebox.brokers.rabbitmq import RabbitMQ, RabbitSource
+from oncebox.brokers.rabbitmq import RabbitMQ, RabbitSource, topology
 from oncebox.brokers.rabbitmq.delays import step_milliseconds
 from oncebox.errors import BrokerError, ConfigError, MessageError, QueueFull
 from oncebox.identity import Identity, field
@@ -114,6 +115,17 @@ async def test_delivery_limit_without_a_dead_letter_exchange_warns(
         record.message for record in caplog.records if "drops a message after 5 deliveries" in record.message
     ]
     assert len(said) == (2 if warns else 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"), [((3, 13), False), ((4, 0), True), ((4, 1), True), ((), False)]
+)
+def test_limit_that_rabbitmq_4_sets_by_itself_warns(
+    version: tuple[int, ...], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = SimpleNamespace(version=version)
+    topology._warn(cast("Any", link), "q", topology.QueueFacts(kind="quorum", arguments={}))
+    assert ("after 20 deliveries" in caplog.text) == warns
 
 
 async def test_dead_letter_exchange_catches_what_is_over_the_limit(
@@ -272,6 +284,23 @@ async def test_closing_does_not_wait_for_a_broker_that_is_gone(rabbitmq: RabbitM
             await source.nack(held[0], 5)
             await source.release(held)
             await source.close()
+
+
+async def test_one_connection_consumes_and_one_publishes(rabbitmq: RabbitMQServer, name: str) -> None:
+    with Proxy(rabbitmq.port) as way:
+        rabbit = RabbitMQ(f"amqp://guest:guest@127.0.0.1:{way.port}/")
+        sinks = [rabbit.exchange("", routing_key=name) for _ in range(2)]
+        async with opened(rabbit.queue(name, create=True)) as source, opened(rabbit.queue(name)):
+            assert way.connections == 1
+            for sink in sinks:
+                await sink.open()
+                assert await sink.publish([Message(id="a")]) == [None]
+            await source.nack((await received(source))[0], 60)
+            assert way.connections == 2
+        await sinks[0].close()
+        assert await sinks[1].publish([Message(id="b")]) == [None]
+        await sinks[1].close()
+        await eventually_async(lambda: way.connections == 0)
 
 
 # Prefetch

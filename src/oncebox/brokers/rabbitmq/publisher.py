@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiormq.abc import AbstractChannel
+from aiormq.channel import Channel
 from aiormq.exceptions import DeliveryError, PublishError
 from pamqp.commands import Basic
 
@@ -66,13 +67,15 @@ class Publisher:
         for run in _runs(letters):
             outcomes = await asyncio.gather(
                 *(
-                    channel.basic_publish(
+                    # Not one by one to the socket: the confirmation is what is waited for.
+                    cast("Channel", channel).basic_publish(
                         letter.body,
                         exchange=letter.exchange,
                         routing_key=letter.routing_key,
                         properties=letter.properties,
                         mandatory=True,
                         timeout=CALL_SECONDS,
+                        wait=False,
                     )
                     for letter in run
                 ),
