@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
@@ -32,6 +33,8 @@ from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.stores import Store
+
+log = logging.getLogger("oncebox")
 
 DEFAULT_DATABASE = "sqlite:///oncebox.db"
 DATABASE_VARIABLE = "ONCEBOX_DATABASE_URL"
@@ -209,6 +212,14 @@ class App:
             self._check_order(consumer)
             horizon = consumer.source.redelivery_horizon_seconds if consumer.source is not None else 0.0
             retention = consumer.policy.retention_seconds
+            if horizon is None and retention is None:
+                assert consumer.source is not None
+                log.warning(
+                    "consumer %s: source %s may deliver a message again at any time, so its ledger is kept for ever; "
+                    "name a window: retention=timedelta(days=…)",
+                    consumer.name,
+                    consumer.source.name,
+                )
             if retention is not None and horizon is not None and retention < horizon:
                 raise errors.ConfigError(
                     f"consumer {consumer.name!r}: retention is {retention:g} s, but its source may deliver again "

@@ -143,6 +143,19 @@ class Queries:
     dead_requeue: Query
     dead_discard: Query
     dead_drop: Query
+    sweep_lease: Query
+    sweep_move: Query
+    sweep_free: Query
+    sweep_find: Query
+    sweep_drop: Query
+    sweep_results: Query
+    sweep_attempts: Query
+    sweep_effects: Query
+    sweep_keys: Query
+    sweep_keys_drop: Query
+    sweep_tally: Query
+    low_note: Query
+    low_drop: Query
     exhume: Query
     unbury: Query
     queued: Query

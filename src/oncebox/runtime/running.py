@@ -28,6 +28,7 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
 from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
+from oncebox.runtime.sweeper import Sweeper
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss
 
@@ -113,6 +114,9 @@ class Running:
         for member in self.members:
             await self._start_member(member)
         self._tasks.append(asyncio.create_task(self._maintain()))
+        self.sweeper = Sweeper(self.database, self.members, self.worker)
+        if "sources" in self.only or "workers" in self.only:
+            self._tasks.append(asyncio.create_task(self.sweeper.run()))
 
     async def _start_relay(self) -> None:
         bell = self.outgoing.relay_bell = Bell()

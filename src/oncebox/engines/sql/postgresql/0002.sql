@@ -22,7 +22,8 @@ CREATE TABLE {p}outbox (
     lazy boolean NOT NULL DEFAULT false
 );
 COMMENT ON COLUMN {p}outbox.state IS '0 to be published; 1 published and kept; 2 parked';
-CREATE INDEX outbox_pending ON {p}outbox (slot, seq) WHERE state = 0;
+-- By order, not by slot: a relay takes the first of many slots, and would have to sort all that waits.
+CREATE INDEX outbox_pending ON {p}outbox (seq) WHERE state = 0;
 CREATE INDEX outbox_failing ON {p}outbox (slot, due) WHERE state = 0 AND attempts > 0;
 CREATE INDEX outbox_settled ON {p}outbox (state, settled) WHERE state > 0;
 

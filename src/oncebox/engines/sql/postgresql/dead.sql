@@ -46,9 +46,10 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND
 FOR UPDATE
 
 -- name: dead_reopen
--- The ledger says again what it said when the message was stored; an inline one gets a place in line.
+-- The ledger says again what it said when the message was stored. Its old place matters only in a lane;
+-- elsewhere it would keep retention from passing everything younger.
 UPDATE {p}ledger l
-SET seq = coalesce(d.seq, l.seq, nextval('{p}queue_seq')), state = 0, finished = NULL, received = statement_timestamp()
+SET seq = CASE WHEN d.lane IS NULL THEN nextval('{p}queue_seq') ELSE coalesce(d.seq, l.seq) END, state = 0, finished = NULL, received = statement_timestamp()
 FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
 JOIN {p}dead d ON d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
 WHERE l.consumer = d.consumer AND l.source = d.source AND l.message_id = d.message_id

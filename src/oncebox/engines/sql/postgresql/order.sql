@@ -23,7 +23,7 @@ UPDATE {p}key SET last = :last WHERE consumer = :consumer AND key = :key AND las
 
 -- name: key_moved
 -- A version was handled, or given up on.
-UPDATE {p}key k SET last = greatest(k.last, r.version), skipped = array_remove(k.skipped, r.version)
+UPDATE {p}key k SET touched = statement_timestamp(), last = greatest(k.last, r.version), skipped = array_remove(k.skipped, r.version)
 FROM unnest(:key::text[], :version::bigint[]) AS r(key, version)
 WHERE k.consumer = :consumer AND k.key = r.key AND k.key = ANY(:key::text[])
 

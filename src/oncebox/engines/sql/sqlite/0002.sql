@@ -19,7 +19,7 @@ CREATE TABLE {p}outbox (
     settled INTEGER,
     lazy INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX {p}outbox_pending ON {p}outbox (slot, seq) WHERE state = 0;
+CREATE INDEX {p}outbox_pending ON {p}outbox (seq) WHERE state = 0;
 CREATE INDEX {p}outbox_failing ON {p}outbox (slot, due) WHERE state = 0 AND attempts > 0;
 CREATE INDEX {p}outbox_settled ON {p}outbox (state, settled) WHERE state > 0;
 

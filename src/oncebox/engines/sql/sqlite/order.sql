@@ -18,7 +18,7 @@ UPDATE {p}key SET last = :last WHERE consumer = :consumer AND key = :key AND las
 
 -- name: key_moved
 -- each: run once per row.
-UPDATE {p}key SET last = max(coalesce(last, :version), :version),
+UPDATE {p}key SET touched = {now}, last = max(coalesce(last, :version), :version),
     skipped = (SELECT json_group_array(value) FROM json_each(skipped) WHERE value <> :version)
 WHERE consumer = :consumer AND key = :key
 
