@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from oncebox import Backoff, Consumer, Dead, Message
+from oncebox import Backoff, Consumer, Dead, Message, Retry
 from oncebox.core.work import Item
 from oncebox.errors import DatabaseUnavailable, OnceboxError
 from oncebox.identity import Identity, field
 from oncebox.ingest import backfill
-from oncebox.ingest.backfill import Ingest
+from oncebox.ingest.backfill import Ingest, Stopped
 from oncebox.ingest.lines import Line
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, effect
@@ -103,6 +103,22 @@ async def test_bad_lines_are_told_by_number_and_do_not_stop_the_rest(shop: Shop)
     assert shop.count("dead") == 0, "a rejected line is in its file, not among the dead"
 
 
+@on("sqlite")
+async def test_a_line_without_a_type_is_rejected_where_nobody_takes_everything(shop: Shop) -> None:
+    shop.handler(billing := shop.consumer(), "paid")(effect)
+    run = Backfill(shop, billing, Identity(id=field("id"), type=field("kind")))
+    lines = numbered({"id": "a", "kind": "paid"}, {"id": "b"}, {"id": "c", "kind": "newer"})
+    outcomes = await run.run(lines)
+    await handled(shop)
+    assert shop.effects() == {"a": 1}
+    if shop.mode == "stored":
+        assert (outcomes, [number for number, _ in run.rejected]) == ({"stored": 2}, [2])
+        assert "--type-field" in run.rejected[0][1]
+        assert shop.count("queue") == 1, "a newer deployment may handle it"
+    else:
+        assert (outcomes, [number for number, _ in run.rejected]) == ({"processed": 1}, [2, 3])
+
+
 @few
 async def test_cloudevents_meet_what_came_by_the_broker(shop: Shop) -> None:
     shop.handler(billing := shop.consumer())(effect)
@@ -186,6 +202,26 @@ async def test_stopped_in_the_middle_it_says_up_to_where_all_is_on_record(
     outcomes = await rest.run(payments(100), from_line=run.ingest.last + 1)
     assert outcomes == {"processed": 71, "duplicate": 12}
     assert shop.effects() == {f"evt-{n}": 1 for n in range(100)}
+
+
+@on("sqlite")
+@inline
+async def test_a_signal_ends_the_wait_for_another_attempt(shop: Shop) -> None:
+    billing = shop.consumer(retry=Backoff(base_seconds=1000, factor=1))
+
+    @shop.handler(billing)
+    async def fails(call: Call) -> None:
+        raise Retry("not yet", after=1000)
+
+    def sleep(seconds: float) -> None:
+        assert run.ingest.waiting
+        assert seconds > 900
+        run.ingest.stopping = True
+        raise Stopped  # as the signal's handler does
+
+    run = Backfill(shop, billing, sleep=sleep)
+    assert await run.run(payments(2)) == {}
+    assert (run.ingest.last, run.ingest.pending, run.ingest.waiting) == (0, 2, False)
 
 
 @on("psycopg", "asyncpg")

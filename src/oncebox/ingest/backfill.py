@@ -18,7 +18,7 @@ from oncebox.codec.payloads import nested_too_deep
 from oncebox.consumer import Consumer
 from oncebox.core.outcomes import Answer
 from oncebox.core.work import Item
-from oncebox.errors import DatabaseUnavailable, OnceboxError
+from oncebox.errors import Conflict, DatabaseUnavailable, LockBusy, OnceboxError
 from oncebox.identity import Envelope, Identity, field
 from oncebox.identity.cloudevents import STRUCTURED, is_structured
 from oncebox.ingest.lines import Line
@@ -35,7 +35,7 @@ Take = Callable[[list[Item]], None]
 
 
 class Stopped(BaseException):
-    """Raised by a signal while a line is waited for: a pipe may never give another."""
+    """Raised by a signal while something is waited for: a pipe may never give another line."""
 
 
 class _Later(NamedTuple):
@@ -67,7 +67,7 @@ class Ingest:
         """The last line before which everything is on record, or rejected."""
         self.stopping = False
         self.waiting = False
-        """A line is being waited for, and nothing is in hand that an exception could harm."""
+        """For a line, or for a time: nothing is in hand that an exception could harm."""
         self._identity = identity
         self._take = take
         self._file = file
@@ -131,13 +131,21 @@ class Ingest:
             delivery = self._delivery(line)
             resolved = self._identity.resolve(delivery)
             item = self.consumer.intake.from_resolved(delivery, resolved)
-            if item.refusal is None:
+            reason = self._refusal(item, resolved.why)
+            if not reason:
                 return item
-            # Not among the dead: the file is here, and so is somebody who can mend it.
-            reason = resolved.why if resolved.id is None else str(item.refusal[1])
         self.rejects += 1
         self._rejected(line, reason)
         return None
+
+    def _refusal(self, item: Item, why: str) -> str:
+        """Why nobody can handle it. Not among the dead: the file is here, and so is who can mend it."""
+        if item.refusal is not None:
+            return why or str(item.refusal[1])
+        if not item.message.type and item.handler is None and self.consumer.registry.all():
+            # A stored message of another type may be for a newer deployment; of none, it is for nobody.
+            return "no type; name it with --type or --type-field"
+        return ""
 
     def _again(self, line: Line) -> Item:
         delivery = self._delivery(line)
@@ -174,7 +182,7 @@ class Ingest:
             return []
         self._later.sort(key=lambda later: later.due)
         if wait and not self.stopping:
-            self._sleep(max(0.0, self._later[0].due - time.monotonic()))
+            self._pause(max(0.0, self._later[0].due - time.monotonic()))
         now = time.monotonic()
         due = [later.line for later in self._later if later.due <= now]
         self._later = [later for later in self._later if later.due > now]
@@ -187,13 +195,23 @@ class Ingest:
             try:
                 self._take(left)
                 self._had_database = True
-            except DatabaseUnavailable:
+            except (DatabaseUnavailable, LockBusy, Conflict) as error:
                 lost += 1
                 since = since or time.monotonic()
                 late = time.monotonic() - since > PATIENCE_SECONDS
-                if not self._had_database or late or self.stopping:
+                never = isinstance(error, DatabaseUnavailable) and not self._had_database
+                if never or late or self.stopping:
                     raise
-                self._sleep(pause_seconds(lost))
+                self._pause(pause_seconds(lost))
+
+    def _pause(self, seconds: float) -> None:
+        try:
+            self.waiting = True
+            self._sleep(seconds)
+        except Stopped:
+            return
+        finally:
+            self.waiting = False
 
 
 def _unreadable(body: bytes) -> str:
