@@ -81,7 +81,7 @@ def find(queries: Queries, windows: Mapping[str, float], walk: Walk, step: int) 
     rows = [
         {"consumer": consumer, "seconds": seconds + late} for consumer, seconds in sorted(windows.items())
     ]
-    params = {"rows": rows, "windows": rows, "first": walk.place, "last": walk.place + step}
+    params = {"windows": msgspec.json.encode(rows).decode(), "first": walk.place, "last": walk.place + step}
     found = yield Fetch(Call(queries.sweep_find, params))
     return [
         Row(consumer, source, id_, kind, bytes(mark), received, finished, state)

@@ -40,7 +40,7 @@ WHERE l.consumer = :consumer
 -- What is past its window on these pages. What waits, is dead, unfinished or unknown is never among it.
 SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
 FROM {p}ledger l
-JOIN unnest(:consumer::text[], :seconds::float8[]) AS w(consumer, seconds) ON w.consumer = l.consumer
+JOIN jsonb_to_recordset(:windows::jsonb) AS w(consumer text, seconds float8) ON w.consumer = l.consumer
 LEFT JOIN LATERAL (
     SELECT min(m.seq) AS seq, bool_or(m.at < statement_timestamp() - w.seconds * interval '1 second') AS covered
     FROM {p}low m WHERE m.consumer = w.consumer
