@@ -23,6 +23,8 @@ __all__ = ["Bell", "Relay", "Routes", "listen", "routes"]
 log = logging.getLogger("oncebox")
 
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 0.05
+"""A look for something to publish that finds nothing and takes longer than this is followed by a rest."""
 CLOSE_SECONDS = 2.0
 """How long a relay that stops waits for confirmations; what is not confirmed by then is sent again."""
 CHANNEL = "oncebox_outbox"
@@ -77,6 +79,7 @@ class Relay:
         self._turns = asyncio.Lock()
         """One statement at a time: pipes settle while others are filled."""
         self._leased_until = 0.0
+        self._rest_seconds = 0.0
         self._swept = time.monotonic()
 
     async def open(self) -> None:
@@ -115,6 +118,7 @@ class Relay:
                 await asyncio.sleep(pause_seconds(lost))
                 continue
             if not busy:
+                await asyncio.sleep(self._rest_seconds)
                 await self.bell.wait(self.pipes.wait_seconds(POLL_SECONDS))
 
     async def turn(self) -> int:
@@ -137,9 +141,12 @@ class Relay:
         if now > self._leased_until:
             self._leased_until = now + self.relaying.lease_seconds / 3
             await self._run(flow.lease(self.relaying))
-        count = 0
+        count, self._rest_seconds = 0, 0.0
         if any(pipe.away_seconds <= 0 for pipe in self.pipes.all):
             count = await self._take()
+            took = time.monotonic() - now
+            # Behind a long line for a sink that is away, looking is not free: no more than half of the time.
+            self._rest_seconds = took if not count and took > LOOK_SECONDS else 0.0
         if self.relaying.keep_seconds and now - self._swept > 10:
             self._swept = now
             params = {"seconds": self.relaying.keep_seconds, "limit": 1000}
