@@ -18,7 +18,7 @@ GUARDS = {
     "ack before commit": {"AckLast": "FALSE"},
 }
 """Each guard taken away, and the word of the configuration that does so."""
-SMALL = {"Workers": "{w1, w2}", "Crashes": "1"}
+SMALL = {"Workers": "{w1, w2}", "Messages": "{m1}", "Crashes": "1"}
 """A model that is checked in seconds."""
 TLC_SECONDS = 600
 

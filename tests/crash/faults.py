@@ -71,6 +71,8 @@ def moments(what: str, step: Step, *, is_last: bool) -> tuple[str, ...]:
             return ("before", "after") if waits else ("before",)
         case "cut":
             return ("before", "after") if statement else ("before",) if isinstance(step, steps.Handle) else ()
+        case "server":
+            return ("before", "after") if statement or isinstance(step, steps.Handle) else ()
         case "away":
             return ("before", "after") if isinstance(step, steps.Commit) else ("before",) if statement else ()
         case "error" if isinstance(step, steps.Publish):
@@ -85,8 +87,13 @@ def moments(what: str, step: Step, *, is_last: bool) -> tuple[str, ...]:
 class Steps:
     """Counts steps, remembers their names, and lets the fault happen at its number, once."""
 
-    def __init__(self, fault: Fault | None = None, *, most: int = 2000, seconds: float = 20) -> None:
+    def __init__(
+        self, fault: Fault | None = None, *, most: int = 2000, seconds: float = 20, statements: bool = False
+    ) -> None:
         self.fault = fault
+        self._statements = statements
+        """Count only what the database is asked."""
+        self._count = 0
         self.happened = False
         self.kinds: list[Step] = []
         self._most = most
@@ -95,6 +102,11 @@ class Steps:
         """Steps since the database went away."""
         self.crash_server: Callable[[], None] = lambda: None
         """What `server` calls: the database's own death."""
+
+    @property
+    def is_over(self) -> bool:
+        """The process was given up, with whatever it had in hand."""
+        return self._away > AWAY_STEPS
 
     @property
     def trace(self) -> str:
@@ -149,7 +161,10 @@ class Steps:
         self.kinds.append(step)
         if len(self.kinds) > self._most or time.monotonic() > self._deadline:
             raise Stuck(f"{len(self.kinds)} steps; the last ones: {self.trace[-400:]}")
-        return len(self.kinds)
+        if self._statements and not isinstance(step, STATEMENTS):
+            return 0
+        self._count += 1
+        return self._count
 
     def _check_away(self, step: Step) -> None:
         """Whether the database is gone for good. A rollback passes: the server rolls back by itself."""

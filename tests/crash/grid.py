@@ -44,9 +44,14 @@ class Bench:
         """What prepares and recovers: the blocking driver, so that only the broken part is the variant's."""
         migrate(Database(url))
         create_table(url)
-        self.reader = reader(url)
-        self.side = SideChannel(Database(url), Settings(side=True))
-        self.session = Database(url).connect(Settings())
+        self.connect()
+
+    def connect(self) -> None:
+        """The connections that prepare, recover and look."""
+        database = Database(self.plain_url)
+        self.reader = reader(self.plain_url)
+        self.side = SideChannel(database, Settings(side=True))
+        self.session = database.connect(Settings())
 
     def close(self) -> None:
         self.reader.close()
@@ -117,6 +122,7 @@ class Run:
         self.killed: list[int] = []
         self.stuck: list[str] = []
         self.fault: Fault | None = None
+        self.forgotten = int(scenario.mode == "inline")
         self.given_up = 0
         """Processes that ended while the database was away."""
 
@@ -125,6 +131,8 @@ class Run:
         scenario = self.scenario
         if scenario.before:
             self._run([self._new(spec) for spec in scenario.before], [], _arrives(scenario))
+        if scenario.runs.startswith("relay"):
+            sending.free_slots(self.bench.reader)
         arriving = [self._new(spec) for spec in scenario.deliver]
         if scenario.mode == "stored" and scenario.runs != "receive":
             self._run(arriving, [], "receive")
@@ -161,14 +169,29 @@ class Run:
             (ghost, 1, self.place.consumer, json.dumps(seqs) if sqlite else seqs, message and "s", message),
         )
 
-    def _run(self, deliveries: list[Delivery], waiting: list[str], runs: str, seconds: float = 20) -> None:
-        """Without a fault, and on connections that are open already where that makes no difference."""
+    def _run(
+        self,
+        deliveries: list[Delivery],
+        waiting: list[str],
+        runs: str,
+        seconds: float = 20,
+        broken: Steps | None = None,
+    ) -> None:
+        """On connections that are open already, unless something is to be broken on the way."""
         place = msgspec.structs.replace(self.place, url=self.bench.plain_url, variant=self.bench.recovering)
         cell = Cell(place)
+        if broken is None:
+            steps, lent = Steps(seconds=seconds), self.bench
+        else:
+            steps, lent, cell.queued = broken, None, self._queued
         try:
-            cell.work(deliveries, waiting, Steps(seconds=seconds), runs, self.bench)
+            cell.work(deliveries, waiting, steps, runs, lent)
+        except Ended:
+            self.given_up += 1
+            raise
         finally:
-            self._retire(cell)
+            if not steps.is_over:
+                self._retire(cell)
 
     def attempt(self, steps: Steps) -> None:
         """The scenario's own part, in this process."""
@@ -180,7 +203,8 @@ class Run:
         except Ended:
             self.given_up += 1
         assert steps.fault is None or steps.happened, f"{steps.fault} was never reached: {steps.trace}"
-        self._retire(self.cell)
+        if not steps.is_over:
+            self._retire(self.cell)
 
     def attempt_in_child(self, fault: Fault, bug: str = "") -> None:
         """The scenario's own part, in a process that dies of it."""
@@ -208,21 +232,25 @@ class Run:
             if not self._unacked() and not self._queued() and not self._unsent():
                 return
 
-    def _recover(self) -> None:
-        self._run([], [], "reap")
+    def recover_badly(self, steps: Steps) -> None:
+        """A turn of recovery in which something is broken, too."""
+        try:
+            self._recover(steps)
+        except (Ended, Stuck):
+            return
+
+    def _recover(self, broken: Steps | None = None) -> None:
+        scenario = self.scenario
+        self._run([], [], "reap", broken=broken)
         if self._unsent():
             time.sleep(LEASE_SECONDS)  # what a dead relay leased is free then
-            self._run([], [], "relay", 1)
-        if self.scenario.mode == "inline":
-            if unacked := self._unacked():
-                self._run(unacked, [], "inline", 1)
-            return
+            self._run([], [], "relay", 1, broken)
         if unacked := self._unacked():
-            self._run(unacked, [], "receive", 1)
-        if self.scenario.runs == "unknown":
-            self._run([], [], "unknown", 1)
+            self._run(unacked, [], _arrives(scenario), 1, broken)
+        if scenario.runs == "unknown":
+            self._run([], [], "unknown", 1, broken)
         elif queued := self._queued():
-            self._run([], queued, "stored", 1)
+            self._run([], queued, "stored", 1, broken)
 
     def _retire(self, cell: Cell) -> None:
         """As a process does that ends in order: it leaves nothing in hand."""
@@ -264,7 +292,7 @@ class Run:
             acked=log.acked(events),
             starts=log.starts(events, self.killed),
             deaths=scenario.deaths + len(self.killed) + self.given_up,
-            forgotten=int(scenario.mode == "inline"),
+            forgotten=self.forgotten,
         )
         found = sending.counted_in(self.bench.reader, self.place.consumer, scenario, events)
         refused = self.fault is not None and self.fault.what in ("error", "conflict", "busy")

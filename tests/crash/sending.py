@@ -33,6 +33,13 @@ def relaying(work: Work, name: str, lease_seconds: float) -> Op[None]:
         yield from lease(own)
 
 
+def free_slots(connection: Any) -> None:
+    """No relay is there: what an earlier cell's had leased is over."""
+    sqlite = isinstance(connection, sqlite3.Connection)
+    table, never = ("oncebox_slot", "0") if sqlite else ("oncebox.slot", "'-infinity'")
+    connection.execute(f"UPDATE {table} SET until = {never}")
+
+
 def publish(step: Publish, events: Events) -> list[BaseException | None]:
     """A broker that takes everything."""
     for each in step.outgoing:

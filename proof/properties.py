@@ -1,0 +1,227 @@
+"""A state machine that does to a real database whatever comes to its mind, beside a dictionary that knows
+what must come of it: deliveries, duplicates, other payloads, any order, crashes at any step, hours that pass.
+"""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from typing import Any, ClassVar
+
+import msgspec
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from oncebox.core.inline import stream
+from oncebox.core.outcomes import Status
+from oncebox.core.reap import reap_lapsed
+from oncebox.core.steps import Op
+from oncebox.core.stored import receive, work_batch, work_long
+from oncebox.core.work import Item
+from oncebox.policy import Backoff, Mode, Policy
+from proof.bays import bay
+from proof.schedules.world import World
+from tests.crash.effects import tables
+
+IDS = ("a", "b", "l")
+"""`l` is stored with a long handler."""
+FAILS = Policy(mode="inline", retry=Backoff(attempts=2, base_seconds=0))
+STEPS = 30
+
+
+class Walked(msgspec.Struct):
+    """How far it went."""
+
+    engine: str
+    steps: int
+    violations: list[str]
+
+
+class Machine(RuleBasedStateMachine):
+    """One consumer. `known` is the model: what each id must be, and with which payload."""
+
+    world: ClassVar[World]
+    steps: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, tuple[str, bytes]] = {}
+        self.waiting: list[str] = []
+
+    @initialize(mode=st.sampled_from(["inline", "stored"]))
+    def begin(self, mode: Mode) -> None:
+        self.world.reset()
+        self.mode = mode
+        self.policy = Policy(mode=mode, retry=Backoff(attempts=3, base_seconds=0), crash_limit=50)
+        self._hire()
+
+    def _hire(self) -> None:
+        self.work = self.world.work(self.policy)
+        self.world.equip(self.world.hands[0], self.work, [])
+        self.world.beat()
+
+    # Rules.
+
+    @rule(name=st.sampled_from(IDS), other=st.booleans(), again=st.integers(0, 2))
+    def publish(self, name: str, other: bool, again: int) -> None:
+        """A producer sends; a broker may deliver it more than once."""
+        self.waiting += [name + ("!" if other else "")] * (1 + again)
+
+    @precondition(lambda self: self.waiting)
+    @rule(at=st.integers(0, 50), fails=st.booleans(), crash=st.none() | st.integers(0, 9))
+    def deliver(self, at: int, fails: bool, crash: int | None) -> None:
+        """Any of them, in any order; its handler may fail, its process may die at any step."""
+        spec = self.waiting.pop(at % len(self.waiting))
+        item = self.world.deliver(spec, self.mode)
+        self._set_failing(fails)
+        flow = stream(self.work, item) if self.mode == "inline" else receive(self.work, [item])
+        if self._run(flow, crash):
+            assert item.outcome is not None
+            self._expect(item, item.outcome.status, fails)
+        else:
+            self._look(item.message.id, item.message.payload)
+
+    @precondition(lambda self: self.mode == "stored")
+    @rule(long=st.booleans(), fails=st.booleans(), crash=st.none() | st.integers(0, 9))
+    def handle(self, long: bool, fails: bool, crash: int | None) -> None:
+        """A stored worker's turn."""
+        self._set_failing(fails)
+        self._run(work_long(self.work) if long else work_batch(self.work), crash)
+        for name in self.known:
+            self._look(name, b"")
+
+    @precondition(lambda self: self.mode == "stored")
+    @rule()
+    def handle_suspects(self) -> None:
+        self._set_failing(False)
+        self._run(work_batch(self.work, suspect=True), None)
+        for name in self.known:
+            self._look(name, b"")
+
+    @rule()
+    def hours_pass(self) -> None:
+        """Leases lapse, hearts have not beaten for long; the living beat at once."""
+        self.world.hands[0].session.execute_text(self.world.later())
+        self._hire()
+
+    @rule()
+    def reap(self) -> None:
+        self._run(reap_lapsed(self.work, 60.0), None)
+
+    # What must be.
+
+    def _set_failing(self, fails: bool) -> None:
+        self.world.words[id(self.world.hands[0].session.raw)] = "fails" if fails else ""
+
+    def _run(self, op: Op[Any], crash: int | None) -> bool:
+        """To its end, or until the process dies before the step of that number."""
+        type(self).steps += 1
+        perform = self.world.hands[0].perform
+        try:
+            step = next(op)
+            while crash is None or crash > 0:
+                crash = None if crash is None else crash - 1
+                try:
+                    reply = perform(step)
+                except Exception as error:
+                    step = op.throw(error)
+                else:
+                    step = op.send(reply)
+        except StopIteration:
+            return True
+        op.close()
+        self.world.hands[0].vanish()
+        self.world.crashed.add(self.work.worker)
+        self._hire()
+        return False
+
+    def _expect(self, item: Item, status: Status, fails: bool) -> None:
+        """The outcome that the dictionary foretells."""
+        name, payload = item.message.id, item.message.payload
+        state, known = self.known.get(name, ("new", payload))
+        if known != payload:
+            foretold = {Status.DEAD}
+        elif state == "new" and self.mode == "stored":
+            foretold = {Status.STORED}
+        elif state == "new":
+            foretold = {Status.RETRY, Status.DEAD} if fails else {Status.PROCESSED}
+        else:
+            foretold = {"done": {Status.DUPLICATE}, "dead": {Status.DEAD}, "waiting": {Status.WAITING}}[state]
+        if self.work.marks_first or self.mode == "inline":
+            # Somebody who died still claims to have it in hand: put off until that death is counted.
+            foretold = foretold | {Status.IN_FLIGHT}
+        assert status in foretold, f"{name} was {state}; {status}, and not one of {sorted(foretold)}"
+        self._look(name, payload)
+
+    def _look(self, name: str, payload: bytes) -> None:
+        """What the tables say may only be what it was, or what comes after that."""
+        found = tables(self.world.reader, self.world.name)
+        key = (self.world.name, "s", name)
+        effects = found.effects.count(key)
+        assert effects <= 1, f"{name} took effect {effects} times"
+        row = next((row for row in found.ledger if row.key == key), None)
+        before, known = self.known.get(name, ("new", payload))
+        if row is None:
+            assert before == "new", f"{name} was {before}, and nothing is known of it any more"
+            return
+        if any(waits.key == key for waits in found.queue):
+            now = "waiting"
+        elif any(grave.key == key and grave.fingerprint == row.fingerprint for grave in found.dead):
+            now = "dead"
+        else:
+            now = "done"
+        assert now in AFTER[before], f"{name} was {before}, and is {now}"
+        assert (now == "done") == (effects == 1), f"{name} is {now}, with {effects} effects"
+        self.known[name] = (now, known)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "mode"):
+            return
+        for spec in self.waiting:
+            self.world.deliver(spec, self.mode)
+        self.world.recover(self.mode)
+        found = self.world.judge()
+        assert not found, found
+
+
+AFTER = {
+    "new": {"waiting", "done", "dead"},
+    "waiting": {"waiting", "done", "dead"},
+    "done": {"done"},
+    "dead": {"dead"},
+}
+"""What may become of what."""
+
+
+def walk(engine: str, seed: str, examples: int) -> Walked:
+    """Let it do what it wants, so many times."""
+    world = World(bay().url(engine))
+    machine: Any = type("Machine", (Machine,), {"world": world, "steps": 0})
+    _seeded(machine, seed)
+    found: list[str] = []
+    try:
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )  # fmt: skip
+    except (Exception, HypothesisException) as error:
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        found.append(f"{engine}, state machine: {error!r}\n{notes}\n{traceback.format_exc(limit=-3)}")
+    finally:
+        world.close()
+    return Walked(engine, machine.steps, found)
+
+
+def _seeded(machine: Any, text: str) -> None:
+    seed(zlib.crc32(text.encode()))(machine)
