@@ -51,8 +51,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 SMALL = Size()
 FULL = Size(messages=5_000, kills=20, broker_restarts=3, workers=3, seconds=300.0)
 SIZE = FULL if SOAKING else SMALL
-chaos = pytest.mark.timeout(900 if SOAKING else 120)
-"""For the test that calls `run_chaos`."""
+chaos = pytest.mark.timeout(900 if SOAKING else 240)
+"""For the test that calls `run_chaos`: several servers and processes, each started more than once."""
 
 
 class ChaosBroker(ABC):

@@ -10,7 +10,7 @@ from oncebox.brokers.remote import RemoteMemory
 from oncebox.message import Message
 from tests.brokers.app_suite import AppSuite
 from tests.brokers.benches import MemoryBench
-from tests.brokers.chaos import ChaosBroker, chaos, run_chaos
+from tests.brokers.chaos import SIZE, SOAKING, ChaosBroker, Size, chaos, run_chaos
 from tests.brokers.suite import VISIBILITY_SECONDS, Bench
 from tests.crash.harness import Broker
 from tests.crash.nursery import Nursery
@@ -62,4 +62,5 @@ def remote_source(address: str) -> Source:
 @chaos
 def test_chaos(disposable_postgres: Postgres, nursery: Nursery) -> None:
     with closing(Broker(VISIBILITY_SECONDS)) as broker:
-        run_chaos(MemoryChaos(broker), disposable_postgres, nursery)
+        size = SIZE if SOAKING else Size(messages=100, kills=1)
+        run_chaos(MemoryChaos(broker), disposable_postgres, nursery, size=size)

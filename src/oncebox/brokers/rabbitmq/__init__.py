@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+try:
+    import aiormq  # noqa: F401 - only to say early, and in plain words, that it is missing
+except ImportError as error:  # pragma: no cover
+    raise ImportError("oncebox.brokers.rabbitmq needs aio-pika: pip install 'oncebox[rabbitmq]'") from error
+
 from oncebox.brokers.contract import bound_identity
 from oncebox.brokers.rabbitmq.connection import Link
 from oncebox.brokers.rabbitmq.sink import RabbitSink
