@@ -37,17 +37,17 @@ def test_payments(example: Any) -> None:
     proof = prove_once(example.app, captures[0])
     assert proof.crash_points >= 15
     assert proof.outcomes[0].result == {"balance_cents": 9_900}
-    prove_once(example.app, captures[5], status="dead")
+    prove_once(example.app, captures[5], status="dead", lines_max=2)
 
 
 def test_inventory(example: Any) -> None:
     first, second, third = example.orders()
-    assert prove_once(example.app, first, second, any_order=True).orders == 1
+    assert prove_once(example.app, first, second, any_order=True, lines_max=5).orders == 1
     # What is left does not do for a third one.
-    assert prove_once(example.app, third, status="dead").outcomes[0].reason == "terminal"
+    assert prove_once(example.app, third, status="dead", lines_max=2).outcomes[0].reason == "terminal"
 
 
 def test_integration_events(example: Any) -> None:
-    proof = prove_once(example.app, *example.events()[:3], any_order=True)
+    proof = prove_once(example.app, *example.events()[:2], any_order=True)
     assert proof.crash_points >= 15
-    assert proof.orders == 5
+    assert proof.orders == 1

@@ -102,4 +102,6 @@ class Lines:
         numbers = sorted(first.values())
         if len(numbers) <= most:
             return numbers
+        if most < 2:
+            return numbers[-most:] if most else []
         return [numbers[round(n * (len(numbers) - 1) / (most - 1))] for n in range(most)]
