@@ -17,7 +17,7 @@ from oncebox.ingest.lines import Line
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, effect
 from tests.servers import Postgres, Proxy
-from tests.webhooks.kit import cloudevent
+from tests.webhooks.kit import cloudevent, handled, handled_after_an_outage
 
 BY_FIELD = Identity(id=field("id"), type="paid")
 few = on("sqlite", "psycopg-async")
@@ -53,11 +53,6 @@ class Backfill:
     async def run(self, lines: Iterable[Line], from_line: int = 1) -> dict[str, int]:
         await asyncio.to_thread(self.ingest.run, lines, from_line)
         return dict(self.ingest.outcomes)
-
-
-async def handled(shop: Shop) -> None:
-    if shop.mode == "stored":
-        await shop.work_off(shop.app.consumers["billing"])
 
 
 async def test_every_line_takes_effect_once_however_often_it_is_run(shop: Shop) -> None:
@@ -256,7 +251,7 @@ async def test_a_database_that_goes_away_in_the_middle_is_waited_for(
         outcomes = await Backfill(shop, billing, sleep=sleep).run(lines())
         assert pauses >= 3
         assert sum(outcomes.values()) == 200
-        await handled(shop)
+        await handled_after_an_outage(shop)
         assert shop.effects() == {f"evt-{n}": 1 for n in range(200)}
     finally:
         await shop.close()

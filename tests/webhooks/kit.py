@@ -15,7 +15,9 @@ from typing import Any
 
 import httpx
 
+from oncebox.errors import DatabaseUnavailable
 from oncebox.runtime.http import Asgi, listen, place_of, serving
+from tests.core.kit import Shop
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 24).decode()
 OLD_SECRET = "whsec_" + base64.b64encode(b"o" * 24).decode()
@@ -98,3 +100,17 @@ async def raw(client: httpx.AsyncClient, request: bytes, *, end: bool = False) -
 
 def as_bytes(headers: Headers) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+
+
+async def handled(shop: Shop) -> None:
+    """In stored mode, let a worker have its turns."""
+    if shop.mode == "stored":
+        await shop.work_off(shop.app.consumers["billing"])
+
+
+async def handled_after_an_outage(shop: Shop) -> None:
+    """The same, on connections of which some were cut and do not know it yet."""
+    for _ in range(10):
+        with suppress(DatabaseUnavailable):
+            return await handled(shop)
+    raise AssertionError("the database stays away")

@@ -10,7 +10,16 @@ from oncebox import Message, Retry
 from oncebox.webhooks import Webhooks, standard, stripe, token
 from tests.core.fixtures import inline, on
 from tests.core.kit import Call, Shop, effect
-from tests.webhooks.kit import PLAIN, SECRET, bearing, cloudevent, served, signed_standard, signed_stripe
+from tests.webhooks.kit import (
+    PLAIN,
+    SECRET,
+    bearing,
+    cloudevent,
+    handled,
+    served,
+    signed_standard,
+    signed_stripe,
+)
 
 few = on("sqlite", "psycopg-async")
 ONE = "application/cloudevents+json; charset=utf-8"
@@ -28,11 +37,6 @@ def hooked(shop: Shop, verify: Any = None, body: Any = effect) -> tuple[Webhooks
     hooks = Webhooks(shop.app)
     hooks.add("/hook", billing, verify=verify or token(PLAIN))
     return hooks, seen
-
-
-async def handled(shop: Shop) -> None:
-    if shop.mode == "stored":
-        await shop.work_off(shop.app.consumers["billing"])
 
 
 @few

@@ -24,6 +24,8 @@ from tests.webhooks.kit import (
     SECRET,
     Headers,
     bearing,
+    handled,
+    handled_after_an_outage,
     served,
     signed_github,
     signed_standard,
@@ -49,18 +51,12 @@ def hooked(shop: Shop, sender: str = "standard", *, body: Any = effect, **words:
     return hooks
 
 
-async def handled(shop: Shop) -> None:
-    """In stored mode, let a worker have its turns."""
-    if shop.mode == "stored":
-        await shop.work_off(shop.app.consumers["billing"])
-
-
 async def test_a_webhook_five_times_is_five_times_2xx_and_one_effect(shop: Shop) -> None:
     await five_times(shop, "standard")
 
 
 @pytest.mark.parametrize("sender", ["stripe", "github", "token"])
-@few
+@on("sqlite")
 async def test_every_sender_is_taken_once(shop: Shop, sender: str) -> None:
     await five_times(shop, sender)
 
@@ -167,7 +163,7 @@ async def test_outcomes_have_their_statuses(shop: Shop) -> None:
     ]
 
 
-@on("psycopg", "psycopg-async", "asyncpg")
+@on("psycopg", "asyncpg")
 @inline
 async def test_a_message_that_another_has_in_hand_is_409_with_retry_after(shop: Shop) -> None:
     gate = shop.gate()
@@ -215,7 +211,7 @@ async def test_more_than_may_be_in_hand_are_429_with_retry_after(shop: Shop) -> 
     assert shop.effects() == {"msg-1": 1, "msg-2": 1}
 
 
-@on("psycopg", "psycopg-async", "asyncpg")
+@on("psycopg", "asyncpg")
 async def test_without_a_database_it_is_503_with_retry_after_and_then_it_works(
     kind: str, mode: str, shop_url: str, postgres: Postgres, proxy_to: Callable[[int], Proxy]
 ) -> None:
@@ -240,7 +236,7 @@ async def test_without_a_database_it_is_503_with_retry_after_and_then_it_works(
 
             predicate: Callable[[], bool | Awaitable[bool]] = taken
             await eventually_async(predicate, 30)
-            await handled(shop)
+            await handled_after_an_outage(shop)
         assert shop.effects() == {"before": 1, "during": 1}
     finally:
         await shop.close()
