@@ -13,7 +13,7 @@ from oncebox.brokers.contract import Delivery, Source
 from oncebox.brokers.kafka import Kafka, KafkaSource
 from oncebox.brokers.kafka.records import outgoing
 from oncebox.message import Message
-from tests.brokers.suite import Bench, Features
+from tests.brokers.suite import Bench, Features, received
 from tests.servers.kafka import Kafka as Cluster
 from tests.waiting import eventually_async
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 QUICK: dict[str, Any] = {
     "fetch.wait.max.ms": 10,
     "heartbeat.interval.ms": 100,
-    "session.timeout.ms": 1_500,
+    "session.timeout.ms": 2_000,
     "message.max.bytes": 20_000_000,
     "log_level": 0,
 }
@@ -116,3 +116,35 @@ class KafkaBench(Bench):
     async def lose(self, source: Source) -> None:
         assert isinstance(source, KafkaSource)
         await source.drop()
+
+
+class Topic:
+    """A topic with a group of its own."""
+
+    def __init__(self, cluster: Cluster, partitions: int = 1) -> None:
+        self.cluster = cluster
+        self.partitions = partitions
+        self.name = cluster.create_topic(partitions=partitions)
+        self.producer = Producer({"bootstrap.servers": cluster.servers, "log_level": 0})
+
+    async def source(self, config: dict[str, Any] | None = None, **words: Any) -> KafkaSource:
+        """Open, and taken in by the group."""
+        kafka = Kafka(self.cluster.servers, **{**QUICK, **(config or {})})
+        source = kafka.topics(self.name, group=f"group-of-{self.name}", **words)
+        await source.open()
+        await eventually_async(lambda: source.joined, 30)
+        return source
+
+    async def publish(self, *names: str, **words: Any) -> None:
+        messages = [Message(id=name, **words) for name in names]
+        await asyncio.to_thread(send, self.producer, self.name, *messages)
+
+    async def committed(self) -> list[int]:
+        return await asyncio.to_thread(positions, self.cluster, self.name, self.partitions)
+
+
+async def take(source: KafkaSource, count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    while len(found) < count:
+        found += await received(source)
+    return found

@@ -117,7 +117,8 @@ def test_consumers_join_and_leave_under_load(
     def leave(how: signal.Signals) -> None:
         worker = chance.choice([worker for worker in world.workers if worker.status is None])
         worker.kill(how)
-        assert worker.wait() == (0 if how is signal.SIGTERM else -how)
+        # One that was born a moment ago does not listen yet, and dies of any signal.
+        assert worker.wait() in (-how, 0 if how is signal.SIGTERM else -how)
 
     changes: list[Callable[[], None]] = [
         world.start,

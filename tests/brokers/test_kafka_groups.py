@@ -1,63 +1,26 @@
-"""Consumer groups, positions and outages, on librdkafka's mock cluster."""
+"""Consumer groups and positions, on librdkafka's mock cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from oncebox.brokers.contract import Delivery
-from oncebox.brokers.kafka import Kafka, KafkaSource
-from oncebox.errors import BrokerUnavailable, ConfigError
-from oncebox.message import Message
-from tests.brokers.kafka_bench import QUICK, kafka_cluster, positions, send
+from tests.brokers.kafka_bench import Topic, kafka_cluster, take
 from tests.brokers.suite import ids, received
 from tests.servers.kafka import Kafka as Cluster
-from tests.servers.process import free_port
 from tests.waiting import eventually_async
 
 __all__ = ["kafka_cluster"]
 pytestmark = pytest.mark.xdist_group("kafka")
 
-
-class Topic:
-    """A topic with a group of its own."""
-
-    def __init__(self, cluster: Cluster, partitions: int = 1) -> None:
-        self.cluster = cluster
-        self.partitions = partitions
-        self.name = cluster.create_topic(partitions=partitions)
-        self.producer = Producer({"bootstrap.servers": cluster.servers, "log_level": 0})
-
-    async def source(self, config: dict[str, Any] | None = None, **words: Any) -> KafkaSource:
-        """Open, and taken in by the group."""
-        kafka = Kafka(self.cluster.servers, **{**QUICK, **(config or {})})
-        source = kafka.topics(self.name, group=f"group-of-{self.name}", **words)
-        await source.open()
-        await eventually_async(lambda: source.joined, 30)
-        return source
-
-    async def publish(self, *names: str, **words: Any) -> None:
-        messages = [Message(id=name, **words) for name in names]
-        await asyncio.to_thread(send, self.producer, self.name, *messages)
-
-    async def committed(self) -> list[int]:
-        return await asyncio.to_thread(positions, self.cluster, self.name, self.partitions)
+PATIENT = {"session.timeout.ms": 3_000}
+"""For what must not be taken away because this machine is slow."""
 
 
 @pytest.fixture
 def topic(kafka_cluster: Cluster) -> Topic:
     return Topic(kafka_cluster)
-
-
-async def take(source: KafkaSource, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
-    while len(found) < count:
-        found += await received(source)
-    return found
 
 
 async def test_position_waits_for_the_first_unfinished(topic: Topic) -> None:
@@ -104,12 +67,12 @@ async def test_put_off_message_lets_the_partition_go_on_and_is_read_again_after_
 
 async def test_revoked_partition_is_drained_and_its_position_goes_along(kafka_cluster: Cluster) -> None:
     topic = Topic(kafka_cluster, partitions=2)
-    first = await topic.source(drain=20.0)
+    first = await topic.source(PATIENT, drain=20.0)
     await eventually_async(lambda: len(first.partitions) == 2, 30)
     for number in range(20):
         await topic.publish(f"m{number}", key=str(number))
     held = await take(first, 20)
-    joining = asyncio.create_task(topic.source(drain=20.0))
+    joining = asyncio.create_task(topic.source(PATIENT, drain=20.0))
     # It is asked to give one up, and does not before what is in hand is finished.
     await eventually_async(lambda: any(lane.recalled for lane in first._desk.lanes()), 30)
     assert len(first.partitions) == 2
@@ -156,14 +119,14 @@ async def test_revoked_partition_with_work_that_does_not_end_is_given_up_uncommi
 
 
 async def test_handler_longer_than_the_poll_interval_keeps_its_partition(topic: Topic) -> None:
-    config = {"max.poll.interval.ms": 1_500}
+    config = {**PATIENT, "max.poll.interval.ms": 3_000}
     source = await topic.source(config, prefetch=2, drain=1.0)
     await topic.publish(*(f"m{number}" for number in range(10)))
     held = await received(source, limit=1)
     # The buffer is full and stays so: the partition is paused, and polled all the same.
     await eventually_async(lambda: all(lane.paused for lane in source._desk.lanes()), 30)
     other = await topic.source(config, drain=1.0)
-    await asyncio.sleep(3)
+    await asyncio.sleep(4)
     assert (source.partitions, other.partitions) == ([(topic.name, 0)], [])
     await source.ack(held)
     rest = await take(source, 9)
@@ -204,87 +167,3 @@ async def test_partition_is_read_no_further_ahead_than_its_window(topic: Topic) 
     await source.ack([first])
     assert ids(await received(source)) == ["ahead"]
     await source.close()
-
-
-async def test_brokers_that_are_away_are_named_once_and_then_all_is_well(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "oncebox")
-    with Cluster() as cluster:
-        topic = Topic(cluster)
-        source = await topic.source()
-        await topic.publish("a")
-        await source.ack(await received(source))
-        waiting = asyncio.create_task(received(source))
-        await asyncio.to_thread(cluster.go_down)
-        with pytest.raises(BrokerUnavailable, match=cluster.servers):
-            await waiting
-        with pytest.raises(BrokerUnavailable):
-            await received(source)
-        assert len([record for record in caplog.records if record.name == "oncebox.kafka"]) < 10
-        await asyncio.to_thread(cluster.come_up)
-        await topic.publish("b")
-        found: list[str] = []
-        async with asyncio.timeout(60):
-            while "b" not in found:
-                try:
-                    found += ids(await received(source))
-                except BrokerUnavailable:
-                    await asyncio.sleep(0.05)
-        await source.close()
-
-
-async def test_broker_that_stands_still_for_a_while_loses_nothing() -> None:
-    with Cluster() as cluster:
-        topic = Topic(cluster)
-        source = await topic.source()
-        await topic.publish("a", "b")
-        held = await take(source, 2)
-        cluster.freeze()
-        await asyncio.sleep(2)
-        cluster.thaw()
-        await source.ack(held)
-        await topic.publish("c")
-        seen: set[str] = set()
-        while "c" not in seen:
-            deliveries = await received(source)
-            seen |= set(ids(deliveries))
-            await source.ack(deliveries)
-        await source.close()
-        assert await topic.committed() == [3]
-
-
-async def test_missing_topic_is_named_with_how_to_create_it(kafka_cluster: Cluster) -> None:
-    kafka = Kafka(kafka_cluster.servers, **QUICK)
-    for opened in (kafka.topics("nowhere", group="g"), kafka.topic("nowhere")):
-        with pytest.raises(ConfigError, match=r"no topic 'nowhere'; create it: kafka-topics\.sh --create"):
-            await opened.open()
-        await opened.close()
-
-
-async def test_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncebox.brokers.kafka.source.OPEN_SECONDS", 0.5)
-    monkeypatch.setattr("oncebox.brokers.kafka.producing.OPEN_SECONDS", 0.5)
-    address = f"127.0.0.1:{free_port()}"
-    kafka = Kafka(address)
-    for opened in (kafka.topics("orders", group="g"), kafka.topic("events")):
-        with pytest.raises(BrokerUnavailable, match=f"Kafka at {address}.*is it running"):
-            await opened.open()
-        await opened.close()
-
-
-async def test_setting_that_does_not_exist_is_named(kafka_cluster: Cluster) -> None:
-    kafka = Kafka(kafka_cluster.servers, no_such_thing=1)
-    for opened in (kafka.topics("orders", group="g"), kafka.topic("events")):
-        with pytest.raises(ConfigError, match=r"no\.such\.thing"):
-            await opened.open()
-
-
-async def test_pattern_subscribes_to_what_it_matches(kafka_cluster: Cluster) -> None:
-    name = kafka_cluster.create_topic("pattern-one")
-    source = Kafka(kafka_cluster.servers, **QUICK).topics("^pattern-.*", group="patterns")
-    await source.open()
-    await eventually_async(lambda: source.partitions == [(name, 0)], 30)
-    await source.close()
-    with pytest.raises(ConfigError, match="is no pattern"):
-        await Kafka(kafka_cluster.servers, **QUICK).topics("^(", group="patterns").open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,11 +16,14 @@ from oncebox.brokers.kafka.deadletter import DeadLetters
 from oncebox.brokers.kafka.desk import Desk
 from oncebox.brokers.kafka.logs import Log, translated
 from oncebox.brokers.kafka.poller import Poller
+from oncebox.brokers.kafka.records import ID_HEADERS
 from oncebox.brokers.kafka.topology import reached
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
 
 __all__ = ["KafkaSource"]
+
+log = logging.getLogger("oncebox.kafka")
 
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
@@ -77,7 +81,8 @@ class KafkaSource:
 
     @property
     def joined(self) -> bool:
-        """Whether the group has taken this source in, be it without a partition."""
+        """Whether the group has taken this source in, be it without a partition; with
+        `group.protocol=consumer`, only once it has one."""
         return self._poller is not None and self._poller.joined
 
     async def open(self) -> None:
@@ -96,6 +101,12 @@ class KafkaSource:
             except BaseException:
                 await self._dead_letters.close()
                 raise
+        if self.identity.id is None:
+            log.info(
+                "%s: ids come from CloudEvents, or from a header: %s; name another place with identity=Identity(id=…)",
+                self._where,
+                ", ".join(ID_HEADERS[:-1]),
+            )
         self._open = True
         self._start()
 
