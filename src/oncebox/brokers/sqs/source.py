@@ -126,16 +126,17 @@ class SqsSource:
         """Give back what was not answered and disconnect. Waits for a poll under way, which may hold some."""
         self._open = False
         self._bell.set()
-        if self._poll is not None:
-            await asyncio.wait({self._poll}, timeout=self._wait_seconds + 2)
-            if self._poll is not None:
-                self._poll.cancel()
+        heard = True
+        if (poll := self._poll) is not None:
+            await asyncio.wait({poll}, timeout=self._wait_seconds + _CLOSE_SECONDS)
+            heard = poll.done()
+            poll.cancel()
         if self._chores:
             await asyncio.wait(self._chores, timeout=_CLOSE_SECONDS)
         left = [*self._held.values(), *self._backlog]
         self._held.clear()
         self._backlog.clear()
-        if self._line.facts is not None:
+        if heard and self._line.facts is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._give_back(left)
