@@ -1,5 +1,6 @@
 """The kit on handlers that are right: whatever they are made of, nothing is found."""
 
+import asyncio
 import sqlite3
 import uuid
 from datetime import datetime, timezone
@@ -14,7 +15,16 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from oncebox import App, Backoff, Call, Dead, Message, Tx
 from oncebox.brokers.memory import Memory
-from oncebox.testing import HttpRecorder, NotOnce, crash_at, deliver, prove_once, prove_once_async
+from oncebox.testing import (
+    HttpRecorder,
+    NotOnce,
+    crash_at,
+    crash_at_async,
+    deliver,
+    deliver_async,
+    prove_once,
+    prove_once_async,
+)
 from tests.testing import handlers
 from tests.testing.conftest import Sql, make_shop, run_sql
 from tests.testing.handlers import MESSAGE, handled_by, pay
@@ -285,8 +295,6 @@ def test_blocking_form_inside_a_loop_names_the_other(lite: App) -> None:
     async def wrong() -> None:
         prove_once(handled_by(lite, handlers.right), MESSAGE)
 
-    import asyncio
-
     with pytest.raises(TypeError, match="_async"):
         asyncio.run(wrong())
 
@@ -314,3 +322,16 @@ def test_crash_after_the_commit_and_before_the_ack_costs_a_duplicate(lite: App, 
 def test_step_that_is_not_there_is_named(lite: App) -> None:
     with pytest.raises(Exception, match="it has: begin, handle"):
         crash_at(handled_by(lite, handlers.right), MESSAGE, "flush")
+
+
+def test_delivering_leaves_an_app_that_is_running_alone(lite: App, sqlite_url: str) -> None:
+    async def while_running() -> list[tuple[Any, ...]]:
+        async with lite.running() as running:
+            await crash_at_async(consumer, MESSAGE, "handle")
+            await deliver_async(consumer, MESSAGE)
+            assert running.worker
+            return run_sql(sqlite_url, "SELECT id FROM oncebox_worker WHERE id = ?", running.worker)
+
+    consumer = handled_by(lite, handlers.right)
+    assert len(asyncio.run(while_running())) == 1
+    assert run_sql(sqlite_url, "SELECT count(*) FROM entry") == [(1,)]

@@ -18,7 +18,7 @@ from oncebox.app import App
 from oncebox.consumer import Consumer
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Outcome
-from oncebox.core.reap import reap_lapsed
+from oncebox.core.reap import reap
 from oncebox.core.steps import Call, Op
 from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
@@ -35,6 +35,10 @@ from oncebox.testing.tables.state import HOST
 T = TypeVar("T")
 ROUNDS_MAX = 60
 """Deliveries and turns after which what has not ended counts as stuck."""
+
+
+_dead: dict[str, list[str]] = {}
+"""Processes of the kit's that have died, by database, until their deaths are counted."""
 
 
 class Parcel:
@@ -149,13 +153,14 @@ class Life:
             self._live(parcels, again)
         except BaseException:
             self._hands.die()
+            _dead.setdefault(self.database.place, []).append(self.id)
             raise
         self._hands.leave()
 
     def _live(self, parcels: Sequence[Parcel], again: bool) -> None:
         consumer = self.bench.consumer
         if again:
-            self._stage(consumer, lambda work: reap_lapsed(work, 0.0), _ignore, Steps())
+            self._stage(consumer, self._reap, _ignore, Steps())
         beat = Call(self.database.queries.heartbeat, {"id": self.id, "host": HOST, "pid": os.getpid()})
         self._hands.side(consumer, beat)
         error: Exception | None = None
@@ -170,6 +175,12 @@ class Life:
                 raise error
         for query in (self.database.queries.retire_hands, self.database.queries.retire):
             self._hands.side(consumer, Call(query, {"id": self.id}))
+
+    def _reap(self, work: Work) -> Op[None]:
+        """Count the deaths of processes of this kit's; an app that is at work here is none of its business."""
+        dead = _dead.get(self.database.place, [])
+        while dead:
+            yield from reap(work, dead.pop(), 0.0)
 
     def _deliver(self, consumer: Consumer, parcel: Parcel) -> Exception | None:
         item = consumer.intake.from_message(parcel.delivered())
