@@ -62,4 +62,4 @@ class Scripts:
 
 
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(f"{name}.lua").read_text()
+    return resources.files("oncebox.brokers.redis").joinpath(f"{name}.lua").read_text()
