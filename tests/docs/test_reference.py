@@ -69,7 +69,9 @@ def _shown(value: Any) -> str:
 
 
 def test_every_policy_word_is_there_with_its_default() -> None:
-    rows = _rows("reference/policy.md", "Receiving and acknowledging", "Transactions", "Failing", "Keeping")
+    rows = _rows(
+        "reference/policy.md", "Receiving and acknowledging", "Transactions", "Failing", "Ordering", "Keeping"
+    )
     fields = {word: rows.pop(word) for word in Backoff.__struct_fields__}
     assert sorted(rows) == sorted(Policy.__struct_fields__)
     for struct, cells in ((Policy(), rows), (Backoff(), fields)):

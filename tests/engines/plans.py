@@ -73,7 +73,7 @@ HOT: dict[str, dict[str, Any]] = {
     "key_moved": {"consumer": "c1", "rows": [{"key": f"k{n}", "version": 1} for n in range(100)]},
     "key_block": {**ONE, "key": "k1"},
     "key_unblock": {"consumer": "c1", "key": "k1"},
-    "key_redriven": {**ONE, "key": "k1"},
+    "key_redriven": {**ONE, "key": "k1", "version": 3},
     "key_stale": LANES,
     "key_drop": LANES,
     "key_pass": LANES,

@@ -120,7 +120,7 @@ def view(target: Target, report: StatusReport, problem: str = "") -> RenderableT
     """The report as tables."""
     parts: list[RenderableType] = [Text.assemble(("database ", "dim"), plain(target.database.place))]
     parts.append(_consumers(report))
-    parts += _outgoing(report)
+    parts += [*_keys(report), *_outgoing(report)]
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
     parts.append(_workers(report.workers, lapse))
     if problem:
@@ -151,6 +151,19 @@ def _consumers(report: StatusReport) -> RenderableType:
             f"{consumer.duplicates:,}",
         )
     return table
+
+
+def _keys(report: StatusReport) -> list[RenderableType]:
+    """A line for each consumer with keys that stand still."""
+    return [
+        Text(
+            f"{consumer.consumer}: {consumer.blocked_keys:,} keys blocked, {consumer.gapped_keys:,} with a gap "
+            "(oncebox keys list)",
+            style="red",
+        )
+        for consumer in report.consumers
+        if consumer.blocked_keys or consumer.gapped_keys
+    ]
 
 
 def _outgoing(report: StatusReport) -> list[RenderableType]:

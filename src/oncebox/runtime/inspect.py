@@ -47,6 +47,10 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Kept for a person, by reason."""
     outcomes: dict[str, int] = {}
     processed_per_second: float = 0.0
+    blocked_keys: int = 0
+    """Ordered keys whose head is dead."""
+    gapped_keys: int = 0
+    """Ordered keys that wait for a version that is missing."""
 
     @property
     def processed(self) -> int:
@@ -172,6 +176,7 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
     workers = yield Fetch(Call(queries.status_workers, {}))
     waiting_out, parked, oldest_out = (yield Fetch(Call(queries.outbox_status, {"cap": COUNT_CAP})))[0]
     effects = yield Fetch(Call(queries.effects_count, {"cap": COUNT_CAP}))
+    keys = {name: (blocked, gapped) for name, blocked, gapped in (yield Fetch(Call(queries.keys_count, {})))}
     return StatusReport(
         consumers=[
             ConsumerStatus(
@@ -183,6 +188,8 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
                 dead=dead.get(name, {}),
                 outcomes=outcomes.get(name, {}),
                 processed_per_second=outcomes.get(name, {}).get(Status.PROCESSED, 0) / seconds,
+                blocked_keys=keys.get(name, (0, 0))[0],
+                gapped_keys=keys.get(name, (0, 0))[1],
             )
             for name, waiting, retrying, working, oldest in queued
         ],

@@ -28,10 +28,13 @@ CROSS JOIN LATERAL (
                h.seq IS NOT NULL OR (q.token IS NOT NULL AND q.due > statement_timestamp()) AS in_work
         FROM (
             (SELECT seq, received, due, attempts, deaths, token FROM {p}queue
-             WHERE consumer = c.consumer AND deaths = 0 ORDER BY due LIMIT :cap)
+             WHERE consumer = c.consumer AND deaths = 0 AND turn ORDER BY due LIMIT :cap)
             UNION ALL
             (SELECT seq, received, due, attempts, deaths, token FROM {p}queue
-             WHERE consumer = c.consumer AND deaths > 0 ORDER BY due LIMIT :cap)
+             WHERE consumer = c.consumer AND deaths > 0 AND turn ORDER BY due LIMIT :cap)
+            UNION ALL
+            (SELECT seq, received, due, attempts, deaths, token FROM {p}queue
+             WHERE consumer = c.consumer AND lane IS NOT NULL AND NOT turn LIMIT :cap)
         ) q LEFT JOIN hands h USING (seq)
     ) rows
 ) w
