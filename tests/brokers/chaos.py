@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from tests.waiting import eventually
 
 SOAKING = os.environ.get("ONCEBOX_SOAK") == "1"
 PATIENCE_SECONDS = 30.0
+LISTENING = "ends in order from here on"
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +168,7 @@ class _World:
         eventually(self.broker.is_empty, seconds)
         for worker in self.workers:
             if worker.status is None:
+                eventually(partial(_is_listening, worker), PATIENCE_SECONDS)
                 worker.kill(signal.SIGTERM)
                 assert worker.wait(PATIENCE_SECONDS) == 0, worker.output[-3000:]
         effects = Counter(name for (name,) in self._rows("SELECT id FROM effects"))
@@ -199,6 +202,10 @@ class _World:
                 worker.wait()
 
 
+def _is_listening(worker: Child) -> bool:
+    return LISTENING in worker.output
+
+
 def consume(url: str, make_source: str, arguments: dict[str, Any], policy: dict[str, Any]) -> None:
     """In a consumer's process: an app as in production, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
@@ -218,6 +225,7 @@ async def _consume(url: str, source: Source, policy: dict[str, Any]) -> None:
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    logging.info(LISTENING)
     while not stop.is_set():
         try:
             async with app.running():

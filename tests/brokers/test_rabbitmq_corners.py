@@ -343,8 +343,8 @@ async def test_what_nobody_asks_for_is_left_to_others(
 def test_delays_are_rounded_up_to_few_steps() -> None:
     for seconds in (1.001, 1.5, 2.0, 59.0, 300.0, 86_400.0):
         assert seconds * 1000 <= step_milliseconds(seconds) <= seconds * 1000 * 1.42 + 1
-    steps = {step_milliseconds(1 + number) for number in range(86_400)}
-    assert len(steps) <= 36
+    steps = {step_milliseconds(1.01**number) for number in range(1, 3_000)}
+    assert (len(steps), max(steps)) == (43, 2**31)
 
 
 async def test_copy_that_waited_is_the_same_message(
@@ -441,6 +441,23 @@ async def test_identity_is_found_where_the_binding_says(
         [delivery] = await received(source)
         who = source.identity.resolve(delivery)
         assert (who.id, who.source, who.type, delivery.key) == ("7", "shop", "order.created", "k")
+
+
+@pytest.mark.parametrize("state", ["text", {"headers": ["x"], "deliveries": "many"}, [1]])
+async def test_header_of_ours_that_somebody_else_sends_does_no_harm(
+    rabbit: RabbitMQ, rabbitmq: RabbitMQServer, name: str, state: Any
+) -> None:
+    async with opened(rabbit.queue(name, create=True)) as source:
+        send(
+            rabbitmq,
+            name,
+            message_id="a",
+            application_headers={"x-oncebox": state, "x-delivery-count": "many"},
+        )
+        [delivery] = await received(source)
+        assert (ids([delivery]), delivery.deliveries) == (["a"], 1)
+        await source.nack(delivery, 1.01)
+        assert ids(await received(source)) == ["a"]
 
 
 @pytest.mark.parametrize("prefix", ["cloudEvents:", "cloudEvents_"])

@@ -112,8 +112,7 @@ class RabbitMQServer:
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> None:
         path = self._folder / name
-        if path.exists():
-            return
+        path.unlink(missing_ok=True)
         path.write_text(text)
         path.chmod(mode)
         user = server_user()

@@ -16,7 +16,8 @@ from oncebox.errors import BrokerUnavailable, ConfigError
 
 log = logging.getLogger("oncebox")
 
-DELAY_MAX_SECONDS = 7 * 86_400.0
+DELAY_MAX_SECONDS = 2**31 / 1000
+"""RabbitMQ keeps no message for more than 2**32 milliseconds."""
 
 
 class DelayQueues:
@@ -63,7 +64,7 @@ def step_milliseconds(seconds: float) -> int:
     """The delay of the queue to wait in: the next power of the square root of two, at least as long.
 
     One queue per delay, since a queue expires messages at its head only: a short delay behind a long one
-    would wait for it. Steps keep the queues few: 40 from a second to a week.
+    would wait for it. Steps keep the queues few: 43 from a second to 24 days.
     """
     wanted = min(seconds, DELAY_MAX_SECONDS) * 1000.0
     return math.ceil(2 ** (math.ceil(2 * math.log2(wanted)) / 2))

@@ -56,7 +56,8 @@ def to_delivery(got: DeliveredMessage, queue: str, key_header: str, *, counts: b
     if isinstance(state, dict):
         earlier = _whole(state.get("deliveries"))
         table = {name: value for name, value in table.items() if not _is_brokers(name)}
-        table.update(state.get("headers") or {})
+        kept = state.get("headers")
+        table.update(kept if isinstance(kept, dict) else {})
         provenance.update(exchange=state.get("exchange"), routing_key=state.get("routing_key"))
         if not state.get("message_id", True):
             properties.pop("message_id", None)
