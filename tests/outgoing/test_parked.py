@@ -111,6 +111,7 @@ async def test_killed_at_any_step_change_and_audit_stand_or_fall_together(shop: 
     assert number > 3
 
 
+@pytest.mark.timeout(300)
 @on("sqlite", "psycopg")
 async def test_the_commands(shop: Shop, tmp_path: Path) -> None:
     where = ("--database", shop._url)

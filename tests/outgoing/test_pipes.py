@@ -120,3 +120,14 @@ async def test_a_relay_that_stops_waits_for_what_is_on_its_way(shop: Shop, sink:
         await asked.wait()
         asyncio.get_running_loop().call_later(0.05, confirm.set)
     assert (sink.ids, outbox_ids(shop)) == (["a"], [])
+
+
+async def test_a_long_look_that_finds_nothing_is_followed_by_a_rest(
+    shop: Shop, sink: ScriptedSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "LOOK_SECONDS", 0.0)
+    async with relay(shop, sink) as it:
+        await it.turn()
+        assert it._rest_seconds > 0, "no more than half of the time is spent on looking"
+        put(shop, "a")
+        assert (await it.turn(), it._rest_seconds) == (1, 0.0)

@@ -132,6 +132,7 @@ async def test_status_counts_what_goes_out(shop: Shop) -> None:
     assert report.outbox.oldest_seconds is not None
 
 
+@pytest.mark.timeout(300)
 @on("sqlite", "psycopg")
 async def test_the_commands(shop: Shop, tmp_path: Path) -> None:
     mailer = await parked(shop, "a", "b")
@@ -140,21 +141,23 @@ async def test_the_commands(shop: Shop, tmp_path: Path) -> None:
     listed = oncebox("effects", "list", *where, "--json", cwd=tmp_path).json()
     assert [each["id"] for each in listed["effects"]] == ["a", "b"]
     assert "parked" in oncebox("effects", "list", *where, cwd=tmp_path).out
-    for words, text in (
+    refusals: list[tuple[tuple[str, ...], str]] = [
         (("a",), "--happened or --did-not"),
         (("a", "--happened"), "say how you know: --reason"),
         (("a", "--did-not", "--reason", "x", "--result", "1"), "--result goes with --happened"),
         (("a", "--happened", "--reason", "x", "--result", "{"), "--result is not JSON"),
         (("nobody", "--happened", "--reason", "x"), "no effect of id 'nobody'"),
-    ):
+    ]
+    # What is refused is refused before the database is asked: one of them is enough.
+    for words, text in refusals if shop.kind.engine == "sqlite" else refusals[-1:]:
         refused = oncebox("effects", "settle", *words, *where, cwd=tmp_path)
         assert refused.code == 2
         assert text in refused.err
     status = oncebox("status", *where, cwd=tmp_path).out
     assert "outbox: 1 waiting, oldest" in status
     assert "2 parked (oncebox effects list)" in status
-    words = ("a", "--happened", "--reason", "seen", "--result", '{"r": 1}')
-    done = oncebox("effects", "settle", *words, *where, "--json", cwd=tmp_path)
+    happened = ("a", "--happened", "--reason", "seen", "--result", '{"r": 1}')
+    done = oncebox("effects", "settle", *happened, *where, "--json", cwd=tmp_path)
     assert json.loads(done.out)["state"] == "done", done.err
     said = oncebox("effects", "settle", "b", "--did-not", "--reason", "no key", *where, cwd=tmp_path)
     assert "back in the queue" in said.out, said.err
