@@ -1,6 +1,7 @@
 """What NATS is asked for that it can't give, and what it delivers that nobody expected."""
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Callable
@@ -327,6 +328,50 @@ async def test_deleted_consumer_ends_receive_with_its_name(nats_server: NatsServ
         await js.delete_consumer(bench.stream, "billing")
         with pytest.raises(BrokerUnavailable, match=f"{bench.stream}/billing: the consumer is gone"):
             await waiting
+
+
+async def test_consumer_that_may_hand_out_no_more_gives_what_it_has_and_goes_on_after_the_ack(
+    nats_server: NatsServer,
+) -> None:
+    async with NatsBench(nats_server) as bench, nats_of(nats_server.url) as js:
+        await js.add_consumer(bench.stream, api.ConsumerConfig(durable_name="billing", max_ack_pending=2))
+        subscription = await opened(bench)
+        await bench.publish(*(Message(id=str(number)) for number in range(5)))
+        first = await received(subscription)
+        assert ids(first) == ["0", "1"], "three more are there, but two are in hand"
+        waiting = asyncio.create_task(received(subscription))
+        await bench.heard(subscription)
+        await subscription.ack(first)
+        seen = [*first, *await waiting]
+        while len(seen) < 5:
+            await subscription.ack(seen)
+            seen += await received(subscription)
+        assert [(each.properties["message_id"], each.deliveries) for each in seen] == [
+            (str(n), 1) for n in range(5)
+        ]
+
+
+async def test_limits_on_requests_are_named(nats_server: NatsServer) -> None:
+    async with NatsBench(nats_server) as bench:
+        config = {"durable_name": "billing", "name": "billing", "ack_policy": "explicit", "max_batch": 2}
+        await (await bench.link()).request(
+            f"$JS.API.CONSUMER.CREATE.{bench.stream}.billing",
+            json.dumps({"stream_name": bench.stream, "config": config}).encode(),
+            timeout=10,
+        )
+        subscription = await opened(bench)
+        with pytest.raises(BrokerUnavailable, match="Exceeded MaxRequestBatch of 2; take that limit off"):
+            await received(subscription)
+
+
+async def test_message_that_is_larger_than_a_batch_comes_alone(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "BATCH_BYTES_MAX", 1_000)
+    async with NatsBench(nats_server) as bench:
+        subscription = await opened(bench)
+        await bench.publish(Message(id="a"), Message(id="b", payload=b"x" * 5_000), Message(id="c"))
+        assert [ids(await received(subscription)) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
 async def test_server_that_falls_silent_is_noticed(

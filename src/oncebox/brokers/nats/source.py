@@ -25,8 +25,8 @@ log = logging.getLogger("oncebox")
 _ACK, _NAK, _PROGRESS, _TERM = b"+ACK", b"-NAK", b"+WPI", b"+TERM"
 AGAIN_SECONDS = 5
 """When to try again what could not be buried."""
-_NOTHING = ("404", "408")
-"""A request ended because nothing was there."""
+_NOTHING = ("404", "408", "409 Message Size Exceeds MaxBytes")
+"""A request ended because nothing was there, or something that is too large for a batch."""
 
 
 class NatsSource:
@@ -129,6 +129,9 @@ class NatsSource:
             try:
                 status = await pull.fetch(limit)
                 if not pull.arrived and self._goes_on(pull, status):
+                    if pull.retired:
+                        await self._check_alive(pull.link)
+                        continue
                     status = await pull.linger()
                     self._goes_on(pull, status)
             except TimeoutError:
@@ -145,7 +148,7 @@ class NatsSource:
     async def _pulling(self) -> Pull:
         if not self._open:
             raise BrokerUnavailable(f"source {self.name} is not open")
-        if self._pull is None or not self._pull.link.is_connected:
+        if self._pull is None or self._pull.retired:
             try:
                 link = await self._connection.link()
             except ConfigError as error:
@@ -170,10 +173,12 @@ class NatsSource:
             raise BrokerUnavailable(f"source {self.name} is closed")
         if not pull.link.is_connected:
             raise BrokerUnavailable(f"the connection to {self._connection.where} was lost")
-        if not status or status.startswith(_NOTHING) or "Exceed" in status:
+        if not status or status.startswith(_NOTHING):
             return True
         if status.startswith("503") or "Deleted" in status:
             status = "the consumer is gone, or JetStream is not ready"
+        elif "MaxRequest" in status:
+            status += "; take that limit off the consumer (nats consumer edit)"
         raise BrokerUnavailable(f"source {self.name}: {status}")
 
     def _taken(self, pull: Pull) -> list[Delivery]:
