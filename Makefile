@@ -53,11 +53,6 @@ format: $(DEV) ## format and apply the safe lint fixes
 servers: ## install the servers that PyPI does not carry
 	@scripts/install-servers.sh
 
-# The folder decides, not the exit code: a failing run must fail the target.
-define run_if_present
-	@if [ -d $(1) ]; then $(PY) -m $(2); else echo "make $@: $(1)/ is not there yet"; fi
-endef
-
 $(VENV)/bench.stamp: $(DEV)
 	@$(PY) -m pip install -q -c constraints.txt -e '.[dev,bench]'
 	@touch $@
@@ -70,11 +65,11 @@ bench-peers: ## install the peers that `bench` compares with, into an environmen
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install -q -r benchmarks/peers/requirements.txt
 
-proof: $(DEV) ## try to break the promise: faults before and after every step
-	$(call run_if_present,proof,proof)
+proof: $(DEV) ## try to break the promise: crash points, interleavings, a model; SEED=n repeats
+	@$(PY) -m proof $(PROOF_ARGS)
 
-soak: $(DEV) ## the proof, for hours
-	$(call run_if_present,proof,proof.soak)
+soak: $(DEV) ## kill workers and the database under load; MINUTES=10, SEED=n
+	@$(PY) -m proof.soak $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove the environment, caches and reports
 	@rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,7 +9,7 @@ import zlib
 from typing import Any, ClassVar
 
 import msgspec
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import (
@@ -202,8 +202,14 @@ AFTER = {
 
 
 def walk(engine: str, seed: str, examples: int) -> Walked:
-    """Let it do what it wants, so many times."""
-    world = World(bay().url(engine))
+    """On a database of this process's own."""
+    return walk_on(bay().url(engine), seed, examples)
+
+
+def walk_on(url: str, seed: str, examples: int, *, shrink: bool = True) -> Walked:
+    """Let it do what it wants, so many times; what it finds is told as shortly as possible, or at once."""
+    world = World(url)
+    engine = world.database.dialect
     machine: Any = type("Machine", (Machine,), {"world": world, "steps": 0})
     _seeded(machine, seed)
     found: list[str] = []
@@ -212,7 +218,7 @@ def walk(engine: str, seed: str, examples: int) -> Walked:
             machine,
             settings=settings(
                 max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None,
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=list(HealthCheck), phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
             ),
         )  # fmt: skip
     except (Exception, HypothesisException) as error:
