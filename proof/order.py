@@ -236,10 +236,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncebox-order-")))
         nursery = stack.enter_context(Nursery(folder))
-        if told.sqlite:
-            url = f"sqlite:///{folder / 'order.db'}"
-        else:
-            url = stack.enter_context(Postgres()).create_database()
+        server = None if told.sqlite else stack.enter_context(Postgres())
+        url = f"sqlite:///{folder / 'order.db'}" if server is None else server.create_database()
         by = "sequence" if told.sequence else "key"
         spec = Spec(url=url, by=by, workers=told.workers, batch=told.batch, failing=told.failing)
         print(f"order by {by}: {load.total} messages, --seed {told.seed}", flush=True)
