@@ -1,0 +1,100 @@
+"""What a process counts and times for metrics, in memory and in few series. Nothing here knows how it is read."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds in seconds; what takes longer is counted above the last."""
+OTHER = "other"
+"""Stands for every type that no handler names: types come from outside, and series must stay few."""
+
+
+class Durations(msgspec.Struct):
+    """How long calls took: how many per bucket, the last one being "longer", and all of them together."""
+
+    counts: list[int]
+    seconds: float = 0.0
+
+
+class Snapshot(msgspec.Struct):
+    """Everything that was counted, as it can be written down and added up."""
+
+    messages: list[tuple[str, str, str, int]] = []
+    """Consumer, type, outcome and how many."""
+    durations: list[tuple[str, str, Durations]] = []
+    """Consumer, type and how long the handler took."""
+    purged: dict[str, int] = {}
+    purge_failures: int = 0
+
+
+class Meter:
+    """Counts from any thread. `types_of` gives the types a consumer's handlers name."""
+
+    def __init__(self, types_of: Callable[[str], Iterable[str]]) -> None:
+        self._types_of = types_of
+        self._named: dict[str, frozenset[str]] = {}
+        self._messages: Counter[tuple[str, str, str]] = Counter()
+        self._durations: dict[tuple[str, str], Durations] = {}
+        self._lock = threading.Lock()
+
+    def _label(self, consumer: str, kind: str) -> str:
+        named = self._named.get(consumer)
+        if named is None:
+            named = self._named[consumer] = frozenset(self._types_of(consumer))
+        return kind if kind in named else OTHER
+
+    def count(self, consumer: str, kind: str, outcome: str) -> None:
+        """One delivery, or one stored message, ended so."""
+        key = consumer, self._label(consumer, kind), str(outcome)
+        with self._lock:
+            self._messages[key] += 1
+
+    def time(self, consumer: str, kind: str, seconds: float) -> None:
+        """One call of a handler took so long, whatever came of it."""
+        key = consumer, self._label(consumer, kind)
+        with self._lock:
+            found = self._durations.get(key)
+            if found is None:
+                found = self._durations[key] = Durations([0] * (len(BUCKETS) + 1))
+            found.counts[bisect_left(BUCKETS, seconds)] += 1
+            found.seconds += seconds
+
+    def snapshot(self) -> Snapshot:
+        """A copy of what was counted until now."""
+        with self._lock:
+            return Snapshot(
+                messages=[(*key, n) for key, n in self._messages.items()],
+                durations=[
+                    (*key, Durations(list(found.counts), found.seconds))
+                    for key, found in self._durations.items()
+                ],
+            )
+
+
+def add_up(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """All of them as one."""
+    messages: Counter[tuple[str, str, str]] = Counter()
+    durations: dict[tuple[str, str], Durations] = {}
+    purged: Counter[str] = Counter()
+    failures = 0
+    for snapshot in snapshots:
+        for consumer, kind, outcome, n in snapshot.messages:
+            messages[consumer, kind, outcome] += n
+        for consumer, kind, found in snapshot.durations:
+            known = durations.get((consumer, kind), Durations([0] * len(found.counts)))
+            counts = [a + b for a, b in zip(known.counts, found.counts, strict=True)]
+            durations[consumer, kind] = Durations(counts, known.seconds + found.seconds)
+        purged.update(snapshot.purged)
+        failures += snapshot.purge_failures
+    return Snapshot(
+        messages=[(*key, n) for key, n in sorted(messages.items())],
+        durations=[(*key, found) for key, found in sorted(durations.items())],
+        purged=dict(sorted(purged.items())),
+        purge_failures=failures,
+    )
