@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from oncebox.brokers.contract import Sink
 from oncebox.core.relay import Outgoing
@@ -47,11 +46,13 @@ class Pipe:
         """How long nothing is to be handed to it: until its batch is through, or its pause is over."""
         return float("inf") if self.task is not None else max(0.0, self._back_at - time.monotonic())
 
-    def start(self, sending: Coroutine[Any, Any, bool], pause: Callable[[int], float]) -> asyncio.Task[None]:
+    def start(
+        self, sending: Callable[[], Awaitable[bool]], pause: Callable[[int], float]
+    ) -> asyncio.Task[None]:
         """Hand it a batch. `sending` says whether the broker took anything."""
 
         async def run() -> None:
-            reached = await sending
+            reached = await sending()
             self._losses = 0 if reached else self._losses + 1
             # Rows wait by themselves, each for its own time; without this a long outage would write to
             # every row of a long outbox, again and again.

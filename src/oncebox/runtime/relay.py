@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any
 
 from oncebox.core import relay as flow
@@ -173,7 +174,7 @@ class Relay:
                 # Seen for the first time while its sink is away: the next look leaves it out.
                 count += not known
         for pipe, batch in groups.items():
-            task = pipe.start(self._send(pipe, batch), self.pipes.pause)
+            task = pipe.start(partial(self._send, pipe, batch), self.pipes.pause)
             task.add_done_callback(lambda _: self.bell.ring())
         return count
 
