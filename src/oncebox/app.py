@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import weakref
@@ -31,10 +30,9 @@ from oncebox.runtime.relay import routes
 from oncebox.runtime.running import PARTS, Running, connection_settings
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
+from oncebox.runtime.sweeper import check_window
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.stores import Store
-
-log = logging.getLogger("oncebox")
 
 DEFAULT_DATABASE = "sqlite:///oncebox.db"
 DATABASE_VARIABLE = "ONCEBOX_DATABASE_URL"
@@ -183,6 +181,7 @@ class App:
             worker=worker,
             sinks=self.sinks,
             keep_published_seconds=self.keep_published_seconds,
+            meter=self.tallies.meter,
         )
         await running.start()
         try:
@@ -210,21 +209,7 @@ class App:
                     "here; use async def, or a blocking driver such as postgresql://"
                 )
             self._check_order(consumer)
-            horizon = consumer.source.redelivery_horizon_seconds if consumer.source is not None else 0.0
-            retention = consumer.policy.retention_seconds
-            if horizon is None and retention is None:
-                assert consumer.source is not None
-                log.warning(
-                    "consumer %s: source %s may deliver a message again at any time, so its ledger is kept for ever; "
-                    "name a window: retention=timedelta(days=…)",
-                    consumer.name,
-                    consumer.source.name,
-                )
-            if retention is not None and horizon is not None and retention < horizon:
-                raise errors.ConfigError(
-                    f"consumer {consumer.name!r}: retention is {retention:g} s, but its source may deliver again "
-                    f"after {horizon:g} s; keep the ledger at least that long"
-                )
+            check_window(consumer)
 
     def _check_order(self, consumer: Consumer) -> None:
         """A lock excludes, it does not order: inline, only a source that pins keys can keep their order."""

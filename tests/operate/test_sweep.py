@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from oncebox import Backoff, Dead, Status
+from oncebox.brokers.memory import Memory
+from oncebox.brokers.remote import RemoteMemory
 from oncebox.core import sweep
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, decide
+from oncebox.policy import Policy
 from oncebox.runtime.sweeper import Sweeper, window_seconds
 from tests.core.fixtures import inline, stored
 from tests.core.kit import Call, Shop, effect, event
@@ -206,14 +209,15 @@ async def test_lanes_that_nobody_uses_are_forgotten(shop: Shop) -> None:
 
 
 def test_the_window_follows_the_source_unless_somebody_says_otherwise() -> None:
-    from oncebox.brokers.memory import Memory
-    from oncebox.policy import Policy
-
-    memory = Memory()
-    bounded = memory.queue("a", retention_seconds=60)
+    bounded = RemoteMemory("127.0.0.1:1").queue("a")
+    bounded.redelivery_horizon_seconds = 60 * DAY
+    assert window_seconds(Policy(), bounded) == 60 * DAY
+    bounded.redelivery_horizon_seconds = 60
     assert window_seconds(Policy(), bounded) == 30 * DAY
     assert window_seconds(Policy(retention_seconds=120.0), bounded) == 120.0
-    assert window_seconds(Policy(), memory.queue("b")) is None
+    bounded.redelivery_horizon_seconds = None
+    assert window_seconds(Policy(), bounded) is None
+    assert window_seconds(Policy(), Memory().queue("b")) == window_seconds(Policy(), None) == 30 * DAY
 
 
 @pytest.fixture(autouse=True)

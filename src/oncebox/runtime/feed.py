@@ -16,6 +16,7 @@ from oncebox.core.work import Item
 from oncebox.errors import BrokerUnavailable
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.mailbox import Mailbox
+from oncebox.runtime.meter import Meter
 from oncebox.runtime.workers import pause_seconds
 
 log = logging.getLogger("oncebox")
@@ -27,7 +28,9 @@ EXTEND_BY_SECONDS = 30.0
 class Tallies:
     """Counts per consumer, type and outcome since the last flush; written once a second, not per message."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.meter = meter
+        """Where metrics are on: counts everything too, since the process started."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._drained = time.monotonic()
 
@@ -38,6 +41,8 @@ class Tallies:
     def add(self, consumer: str, kind: str, outcome: Outcome) -> None:
         """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
         self._counts[consumer, kind, outcome.status] += 1
+        if self.meter is not None:
+            self.meter.count(consumer, kind, outcome.status)
 
     def drain(self) -> list[dict[str, object]]:
         """What was counted since last time, sorted so that two processes lock rows in one order."""
@@ -212,7 +217,7 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
         if key is not None:
             box = mailboxes[zlib.crc32(key.encode()) % len(mailboxes)]
         else:
-            box = min(mailboxes, key=lambda mailbox: len(mailbox.items))
+            box = min(mailboxes, key=lambda mailbox: len(mailbox.items) + len(mailbox.active))
         box.items.append(item)
     for mailbox in mailboxes:
         if mailbox.items:

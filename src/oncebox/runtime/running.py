@@ -24,11 +24,12 @@ from oncebox.runtime.feed import Feed, Tallies, hand_out, report
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.keeper import Keeper, new_worker_id
 from oncebox.runtime.mailbox import TaskMailbox
+from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
 from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
-from oncebox.runtime.sweeper import Sweeper
+from oncebox.runtime.sweeper import Sweeper, check_window, warn_of_unbounded
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss
 
@@ -66,6 +67,7 @@ class Running:
         worker: str | None = None,
         sinks: Routes = (),
         keep_published_seconds: float = 0.0,
+        meter: Meter | None = None,
     ) -> None:
         self.database = database
         self.members = list(members)
@@ -78,7 +80,7 @@ class Running:
         """This incarnation's name; a parent that reaps its children chooses it."""
         self.sinks = sinks
         self.keep_published_seconds = keep_published_seconds
-        self.tallies = Tallies()
+        self.tallies = Tallies(meter)
         self._slots = iter(range(1, 1_000_000))
         self._workers: list[ThreadWorker | TaskWorker] = []
         self._worker_tasks: list[asyncio.Task[None]] = []
@@ -88,6 +90,8 @@ class Running:
         self._stack = AsyncExitStack()
         self._watchdog = Watchdog()
         self._hurry = asyncio.Event()
+        self.is_open = False
+        """Whether everything has been started, and nothing is being stopped."""
 
     async def start(self) -> None:
         """Open sources and start workers. Raises what a source's topology check or the database says."""
@@ -96,6 +100,7 @@ class Running:
         except BaseException:
             await self._stack.aclose()
             raise
+        self.is_open = True
 
     async def _start(self) -> None:
         side_settings = Settings(side=True)
@@ -141,6 +146,8 @@ class Running:
         if source is not None:
             await source.open()
             self._stack.push_async_callback(source.close)
+            check_window(member)
+            warn_of_unbounded(member)
             feed = Feed(source, member.intake, prefetch(member.policy, concurrency(member, self.database)))
             self._feeds.append(feed)
         workers: list[ThreadWorker | TaskWorker] = []
@@ -170,6 +177,7 @@ class Running:
             self._watchdog,
             lost,
             feed.release if feed is not None else lambda items: None,
+            self.tallies.meter,
         )
         work = member.work(self.worker, slot)
         worker: ThreadWorker | TaskWorker
@@ -282,6 +290,7 @@ class Running:
 
     async def stop(self) -> None:
         """Drain: what is in hand finishes, what is not started goes back to its broker un-acked."""
+        self.is_open = False
         await cancel(self._source_tasks)
         for worker in self._workers:
             # What is not started stays un-acked; `give_back` releases it.

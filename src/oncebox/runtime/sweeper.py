@@ -15,6 +15,7 @@ from oncebox.core import sweep
 from oncebox.core.run import Perform, run_async
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings, database_steps
+from oncebox.errors import ConfigError
 from oncebox.policy import Policy
 from oncebox.runtime.sessions import finished
 
@@ -44,8 +45,33 @@ def window_seconds(policy: Policy, source: Source | None) -> float | None:
     """How long a consumer's ledger is kept; None: for ever, because nobody knows how late a message may come."""
     if policy.retention_seconds is not None:
         return policy.retention_seconds
-    horizon = source.redelivery_horizon_seconds if source is not None else 0.0
+    # What lives in this process ends with it.
+    known = source is None or source.in_process
+    horizon = 0.0 if known or source is None else source.redelivery_horizon_seconds
     return None if horizon is None else max(RETENTION_SECONDS, horizon)
+
+
+def check_window(consumer: Kept) -> None:
+    """ConfigError when messages may come again after they are forgotten. A source that learns its horizon from
+    its broker is asked again when it is open."""
+    source, retention = consumer.source, consumer.policy.retention_seconds
+    horizon = source.redelivery_horizon_seconds if source is not None else 0.0
+    if retention is not None and horizon is not None and retention < horizon:
+        raise ConfigError(
+            f"consumer {consumer.name!r}: retention is {retention:g} s, but its source may deliver again "
+            f"after {horizon:g} s; keep the ledger at least that long"
+        )
+
+
+def warn_of_unbounded(consumer: Kept) -> None:
+    """Nothing is forgotten where a message may come again at any time, and nobody has said how long is enough."""
+    if consumer.source is not None and window_seconds(consumer.policy, consumer.source) is None:
+        log.warning(
+            "consumer %s: source %s may deliver a message again at any time, so its ledger is kept for ever; "
+            "name a window: retention=timedelta(days=…)",
+            consumer.name,
+            consumer.source.name,
+        )
 
 
 def windows_of(consumers: Iterable[Kept]) -> dict[str, float]:
