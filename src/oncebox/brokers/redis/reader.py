@@ -57,8 +57,9 @@ class Reader:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # by `close`, not whoever waits here
-                return []
+            mine = asyncio.current_task()
+            if task.cancelled() and (mine is None or not mine.cancelling()):
+                return []  # by `close`, and not whoever waits here
             turn.abandoned = True
             self._run(self._give_back(task))
             raise
