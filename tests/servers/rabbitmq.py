@@ -102,6 +102,8 @@ class RabbitMQServer:
             "RABBITMQ_MNESIA_BASE": self._folder / "data",
             "RABBITMQ_LOG_BASE": self._folder / "logs",
             "RABBITMQ_PID_FILE": self._folder / "pid",
+            # Become the node, instead of waiting for it: a signal for the script would leave the node behind.
+            "RUNNING_UNDER_SYSTEMD": "true",
             # Idle schedulers that spin would take a core from everybody else.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
         }
