@@ -7,6 +7,7 @@ shows what changed. A sample of the cells is tried here, all of them by `make pr
 
 from __future__ import annotations
 
+import fcntl
 import os
 import zlib
 from collections import Counter
@@ -76,12 +77,20 @@ def _check_trace(bench: Bench, scenario: Scenario, kinds: list[Step], cells: int
     """The steps and cells are those that were counted."""
     start = f"{bench.variant} | {scenario.name} | "
     line = f"{start}{cells} | {' '.join(type(step).__name__ for step in kinds)}"
-    pinned = PINNED.read_text().splitlines() if PINNED.exists() else []
     if os.environ.get("ONCEBOX_PIN"):
-        others = [other for other in pinned if not other.startswith(start)]
-        PINNED.write_text("\n".join(sorted([*others, line])) + "\n")
+        _pin(start, line)
         return
+    pinned = PINNED.read_text().splitlines() if PINNED.exists() else []
     assert line in pinned, f"the steps have changed (ONCEBOX_PIN=1 pins the new ones):\n{line}"
+
+
+def _pin(start: str, line: str) -> None:
+    with PINNED.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several processes may pin at once
+        file.seek(0)
+        others = [other for other in file.read().splitlines() if not other.startswith(start)]
+        file.truncate(0)
+        file.write("\n".join(sorted([*others, line])) + "\n")
 
 
 def test_every_flow_and_driver_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
