@@ -226,6 +226,7 @@ class Consumer:
             settle=line.settled,
             load=self.app.load,
             watchdog=self.app.watchdog,
+            meter=self.app.tallies.meter,
         )
 
     def _count_all(self, items: Sequence[Item]) -> None:
@@ -258,7 +259,13 @@ class Consumer:
     def _performer(self, session: Session, side: Any, is_async: bool) -> Performer:
         work = self.work(self.app.worker, 0)
         return Performer(
-            work, session, side, is_async=is_async, load=self.app.load, watchdog=self.app.watchdog
+            work,
+            session,
+            side,
+            is_async=is_async,
+            load=self.app.load,
+            watchdog=self.app.watchdog,
+            meter=self.app.tallies.meter,
         )
 
 

@@ -9,7 +9,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -23,10 +25,18 @@ from oncebox.cli.output import print_json
 from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
 from oncebox.cli.stopping import Stopping, leave
 from oncebox.errors import ConfigError, OnceboxError
-from oncebox.runtime.http import INHERITED, Serving, listen, place_of, serving
+from oncebox.metrics import Operations
+from oncebox.metrics.operations import PATHS
+from oncebox.runtime.http import INHERITED, Mounts, Serving, listen, place_of, serving
 from oncebox.runtime.running import PARTS, Running
 from oncebox.runtime.schema import check_schema_async
-from oncebox.runtime.supervisor import CONFIG_EXIT, STOP_SECONDS, WORKER_VARIABLE, Supervisor
+from oncebox.runtime.supervisor import (
+    CONFIG_EXIT,
+    PLACE_VARIABLE,
+    STOP_SECONDS,
+    WORKER_VARIABLE,
+    Supervisor,
+)
 
 log = logging.getLogger("oncebox")
 
@@ -69,8 +79,8 @@ def run_command(
             "--http",
             metavar="HOST:PORT",
             envvar="ONCEBOX_HTTP",
-            help="Serve the app's webhooks here. Worker processes share the one port. fd:N is a listening "
-            "socket that was opened by somebody else.",
+            help="Serve /healthz, /readyz, /metrics and the app's webhooks here. Worker processes share the one "
+            "port. fd:N is a listening socket that was opened by somebody else.",
         ),
     ] = None,
     log_level: Annotated[
@@ -97,7 +107,7 @@ def run_command(
 
       oncebox run shop:app
       oncebox run shop:app --workers 4 --log-json
-      oncebox run shop:app --http 127.0.0.1:8000 # webhooks too
+      oncebox run shop:app --http 127.0.0.1:8000 # webhooks, metrics, health
       oncebox run shop:app --only sources        # here, and elsewhere:
       oncebox run shop:app --only workers --workers 8
     """
@@ -165,8 +175,6 @@ def _listening(app: App, http: str | None) -> Iterator[socket.socket | None]:
             log.info("the app has webhooks, which are not served here: --http HOST:PORT serves them")
         yield None
         return
-    if not app.http:
-        raise ConfigError(f"--http {http}: the app has nothing to serve; give it Webhooks(app)")
     with listen(http) as listening:
         yield listening
 
@@ -190,6 +198,8 @@ async def _serve(
 ) -> None:
     """Run until asked to stop."""
     asked = asyncio.Event()
+    place = os.environ.pop(PLACE_VARIABLE, None)
+    operations = Operations(app, shared=Path(place) if place else None) if listening is not None else None
     running: Running | None = None
     http: Serving | None = None
     starting = asyncio.current_task()
@@ -210,15 +220,17 @@ async def _serve(
         async with AsyncExitStack() as stack:
             running = await stack.enter_async_context(app.running(only=parts, worker=worker))
             stack.push_async_callback(app.aclose)
-            if listening is not None:
+            if listening is not None and operations is not None:
+                await stack.enter_async_context(operations.watching(running))
                 # Entered last, so left first: no more requests while the rest drains.
-                serve = serving(app.http, listening, drain_seconds=app.drain_seconds, ended=asked.set)
+                served = _served(app, operations)
+                serve = serving(served, listening, drain_seconds=app.drain_seconds, ended=asked.set)
                 http = await stack.enter_async_context(serve)
                 log.info("serving %s", place_of(listening))
             consumers = ", ".join(sorted(app.consumers)) or "no consumers"
-            place = app.database.place
+            where = app.database.place
             log.info(
-                "oncebox %s runs %s (%s) on %s: %s", __version__, named, " + ".join(parts), place, consumers
+                "oncebox %s runs %s (%s) on %s: %s", __version__, named, " + ".join(parts), where, consumers
             )
             await asked.wait()
             log.info("stopping: nothing more is received, what is in hand finishes")
@@ -228,19 +240,39 @@ async def _serve(
     ended.report(stopping)
 
 
+def _served(app: App, operations: Operations) -> Mounts:
+    """The app's own pages, and beside them what operators ask for, where the app has nothing of that name."""
+    mounts = Mounts()
+    for path in PATHS:
+        if path not in app.http:
+            mounts.add(path, operations)
+    mounts.add("", app.http)
+    return mounts
+
+
 async def _supervise(
     app: App, command: list[str], workers: int, ended: Ended, listening: socket.socket | None
 ) -> None:
     """Look after children until asked to stop, or until they can't start as they are told to."""
     await check_schema_async(app.database)
-    supervisor = Supervisor(
-        app.database, command, workers, drain_seconds=app.drain_seconds, listening=listening
-    )
-    stopping = Stopping(supervisor.drain, supervisor.stop, seconds=2 * STOP_SECONDS + 1)
-    stopping.listen()
-    log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
-    if not await supervisor.run():
-        raise ConfigError("a worker process could not start; its own log line above says what to change")
+    with ExitStack() as stack:
+        folder = None
+        if listening is not None:
+            # Where the children tell each other what they have counted: a scrape reaches only one of them.
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="oncebox-metrics-")))
+        supervisor = Supervisor(
+            app.database,
+            command,
+            workers,
+            drain_seconds=app.drain_seconds,
+            listening=listening,
+            folder=folder,
+        )
+        stopping = Stopping(supervisor.drain, supervisor.stop, seconds=2 * STOP_SECONDS + 1)
+        stopping.listen()
+        log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
+        if not await supervisor.run():
+            raise ConfigError("a worker process could not start; its own log line above says what to change")
     ended.report(stopping)
 
 

@@ -40,6 +40,9 @@ class Mounts:
             raise ConfigError(f"something is served at {prefix or '/'!r} already; choose another prefix")
         self._apps[prefix] = app
 
+    def __contains__(self, prefix: object) -> bool:
+        return prefix in self._apps
+
     def __bool__(self) -> bool:
         return bool(self._apps)
 

@@ -23,6 +23,7 @@ from oncebox.core.steps import Call, Step
 from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
 from oncebox.message import Message
+from oncebox.runtime.meter import Meter
 from oncebox.runtime.sessions import finished
 from oncebox.runtime.signatures import is_coroutine_function
 from oncebox.runtime.watchdog import Watchdog
@@ -48,12 +49,14 @@ class Performer:
         keep: Callable[[Item, bool], None] = lambda item, on: None,
         load: Callable[[str], bytes] | None = None,
         watchdog: Watchdog | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.work = work
         self.session = session
         self.load = load
         self.timeout_seconds = work.policy.timeout_seconds
         self.watchdog = watchdog
+        self.meter = meter
         self._perform: dict[type[Step], Callable[[Any], Any]] = {
             **database_steps(session),
             steps.Side: lambda step: side(step.call),
@@ -64,6 +67,8 @@ class Performer:
             steps.Keep: lambda step: keep(step.item, step.on),
             steps.Flush: self._flush_async if is_async else self._flush,
         }
+        if meter is not None:
+            self._perform[steps.Handle] = self._timed_async if is_async else self._timed
 
     def __call__(self, step: Step) -> Any:
         return self._perform[type(step)](step)
@@ -136,6 +141,24 @@ class Performer:
             # An effect that came back late did come back: what is known is not made unknown.
             raise self._late(step)
         return result
+
+    def _timed(self, step: steps.Handle) -> Any:
+        started = time.monotonic()
+        try:
+            return self._handle(step)
+        finally:
+            self._took(step, started)
+
+    async def _timed_async(self, step: steps.Handle) -> Any:
+        started = time.monotonic()
+        try:
+            return await self._handle_async(step)
+        finally:
+            self._took(step, started)
+
+    def _took(self, step: steps.Handle, started: float) -> None:
+        if self.meter is not None:
+            self.meter.time(self.work.consumer, step.items[0].message.type, time.monotonic() - started)
 
     async def _handle_async(self, step: steps.Handle) -> Any:
         payload, message, tx = self._arguments(step.items)

@@ -18,6 +18,7 @@ import socket
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
+from pathlib import Path
 
 from oncebox.core.queries import Queries
 from oncebox.core.reap import reap
@@ -36,6 +37,9 @@ WORKER_VARIABLE = "ONCEBOX_SUPERVISED_WORKER"
 """Set for a child: its worker id, and that its standard input is the parent's pipe."""
 DRAIN = b"d"
 STOP = b"s"
+PLACE_VARIABLE = "ONCEBOX_SUPERVISED_PLACE"
+"""Set for a child of a parent that gives its children a folder: the file in it that is this child's, and was its
+predecessor's."""
 CONFIG_EXIT = 78
 """A child's exit code for "this can't work until something is changed": not worth a restart."""
 
@@ -58,11 +62,13 @@ class Supervisor:
         *,
         drain_seconds: float = 30.0,
         listening: socket.socket | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.database = database
         self.command = list(command)
         self.count = count
         self.drain_seconds = drain_seconds
+        self._folder = folder
         self._listening = listening
         """Handed down to every child: a connection that one leaves behind in the line is another's."""
         self._children: dict[str, Process] = {}
@@ -75,7 +81,7 @@ class Supervisor:
     async def run(self) -> bool:
         """Until `drain` or `stop`, and until every child has ended. False when children can't start
         because of what they are told to run: the reason is in their own log lines."""
-        await asyncio.gather(*(self._keep() for _ in range(self.count)))
+        await asyncio.gather(*(self._keep(place) for place in range(self.count)))
         if self._kill is not None:
             self._kill.cancel()
         if self._reaps:
@@ -112,12 +118,12 @@ class Supervisor:
             log.error("worker process %d did not end in time; killed", child.pid)
             child.kill()
 
-    async def _keep(self) -> None:
+    async def _keep(self, place: int) -> None:
         """One place among the children: start, wait, count, start again."""
         short_lives = 0
         while not self._ending.is_set():
             worker, started = new_worker_id(), time.monotonic()
-            child = await self._start(worker)
+            child = await self._start(worker, place)
             code = await child.wait()
             self._children.pop(worker, None)
             if child.stdin is not None:
@@ -137,12 +143,13 @@ class Supervisor:
             except TimeoutError:
                 continue
 
-    async def _start(self, worker: str) -> Process:
+    async def _start(self, worker: str, place: int) -> Process:
+        shared = {} if self._folder is None else {PLACE_VARIABLE: str(self._folder / f"{place}.json")}
         # A session of its own: the terminal's Ctrl-C is for the parent, which passes it on in order.
         child = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=PIPE,
-            env={**os.environ, WORKER_VARIABLE: worker},
+            env={**os.environ, **shared, WORKER_VARIABLE: worker},
             start_new_session=True,
             pass_fds=() if self._listening is None else (self._listening.fileno(),),
         )

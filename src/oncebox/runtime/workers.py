@@ -22,6 +22,7 @@ from oncebox.core.work import Item, Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
 from oncebox.runtime.mailbox import Mailbox, TaskMailbox, ThreadMailbox
+from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.sessions import finished
 
@@ -91,6 +92,7 @@ class Crew:
         watchdog: Any,
         lost: Callable[[bool], None],
         release: Callable[[list[Item]], None],
+        meter: Meter | None = None,
     ) -> None:
         self.database = database
         self.settings = settings
@@ -103,6 +105,7 @@ class Crew:
         """Told when a worker loses the database (True) and when it has it again (False)."""
         self.release = release
         """Gives items back to their broker, neither acked nor nacked."""
+        self.meter = meter
 
     def performer(self, work: Work, session: Session, mailbox: Mailbox, is_async: bool) -> Performer:
         """A worker's hands on a fresh connection."""
@@ -129,6 +132,7 @@ class Crew:
             keep=self.keep,
             load=self.load,
             watchdog=self.watchdog,
+            meter=self.meter,
         )
 
 
