@@ -21,6 +21,24 @@ if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).
     tempfile.tempdir = None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have `xdist_group` mean something: xdist 3.8 names the group in an attribute that pytest 9.2 no longer
+    reads, and every worker would start servers of its own."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    try:
+        from _pytest.nodeid import NodeId
+    except ImportError:
+        return
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None:
+            name = str(group.args[0] if group.args else group.kwargs["name"])
+            if not item.nodeid.endswith(f"@{name}"):
+                item._id = NodeId.parse(f"{item.nodeid}@{name}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run `async def` tests, each in an event loop of its own. Fixtures stay synchronous."""

@@ -69,6 +69,9 @@ async def test_what_is_past_its_window_goes_and_what_is_not_stays(shop: Shop) ->
     marked(shop, billing, 11)
     for n in range(3):
         await shop.settle(billing, event(f"new-{n}"))
+    sweeper = Sweeper(shop.app.database, [billing], "me")
+    assert await sweeper.count() == {"billing": 5}
+    assert shop.count("ledger") == 8, "counting deletes nothing"
     assert await walk(shop, billing) == 5
     assert shop.count("ledger") == shop.count("result") == 3
     assert (await shop.deliver(billing, event("new-1"))).status is Status.DUPLICATE

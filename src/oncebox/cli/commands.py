@@ -26,6 +26,7 @@ from oncebox.cli.keys import unblock_command as keys_unblock
 from oncebox.cli.outbox import discard_command as outbox_discard
 from oncebox.cli.outbox import list_command as outbox_list
 from oncebox.cli.outbox import retry_command as outbox_retry
+from oncebox.cli.purge import purge_command
 from oncebox.cli.run import run_command as run_app
 from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
@@ -122,6 +123,7 @@ keys_app.command("reset", help=teach(keys_reset))(keys_reset)
 outbox_app.command("list", help=teach(outbox_list))(outbox_list)
 outbox_app.command("retry", help=teach(outbox_retry))(outbox_retry)
 outbox_app.command("discard", help=teach(outbox_discard))(outbox_discard)
+app.command("purge", help=teach(purge_command), rich_help_panel=_DECIDE)(purge_command)
 schema_app.command("print", help=teach(print_command))(print_command)
 
 

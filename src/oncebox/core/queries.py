@@ -146,6 +146,7 @@ class Queries:
     sweep_lease: Query
     sweep_move: Query
     sweep_free: Query
+    sweep_end: Query
     sweep_find: Query
     sweep_drop: Query
     sweep_results: Query

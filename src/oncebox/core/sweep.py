@@ -62,6 +62,22 @@ def begin_walk(queries: Queries, holder: str) -> Op[Walk | None]:
     return Walk(int(place), int(end), behind, None if passed is None else float(passed))
 
 
+def look(queries: Queries) -> Op[Walk]:
+    """The whole way, from its beginning; leases nothing."""
+    rows = yield Fetch(Call(queries.sweep_end, {}))
+    return Walk(0, int(rows[0][0]), 0.0, None)
+
+
+def count_step(queries: Queries, windows: Mapping[str, float], walk: Walk, step: int) -> Op[Counter[str]]:
+    """How many the next `step` of a walk would delete."""
+    try:
+        yield Begin(new_token())
+        rows = yield from find(queries, windows, walk, step)
+    finally:
+        yield Rollback()
+    return Counter(row.consumer for row in rows)
+
+
 def note_marks(queries: Queries, windows: Mapping[str, float], walk: Walk) -> Op[None]:
     """Note the oldest waiting place of each consumer, once in a while. While the clock is in doubt, no mark
     is dropped."""

@@ -76,6 +76,9 @@ class Feed:
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self.stopping = False
+        self.is_open = True
+        """False where the broker could not be reached at start: opened when it can."""
+        self.opened: Callable[[], None] = lambda: None
 
     def settle(self, item: Item) -> None:
         """From any thread: this item's outcome is durable."""
@@ -104,6 +107,10 @@ class Feed:
                 await self._room.wait()
                 continue
             try:
+                if not self.is_open:
+                    await self.source.open()
+                    self.is_open = True
+                    self.opened()
                 deliveries = await self.source.receive(room)
             except Exception as error:
                 lost += 1

@@ -19,6 +19,7 @@ from oncebox.core.stored import bury_unknown, receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
+from oncebox.errors import BrokerUnavailable
 from oncebox.policy import Policy
 from oncebox.runtime.feed import Feed, Tallies, hand_out, report
 from oncebox.runtime.intake import Intake
@@ -144,17 +145,29 @@ class Running:
         with_workers = part in self.only and bool(member.registry.all())
         feed: Feed | None = None
         if source is not None:
-            await source.open()
+            is_open = await self._opened(source)
             self._stack.push_async_callback(source.close)
-            check_window(member)
-            warn_of_unbounded(member)
+            if is_open:
+                check_window(member)
+                warn_of_unbounded(member)
             feed = Feed(source, member.intake, prefetch(member.policy, concurrency(member, self.database)))
+            feed.is_open = is_open
+            feed.opened = lambda: check_window(member)
             self._feeds.append(feed)
         workers: list[ThreadWorker | TaskWorker] = []
         if with_workers and (stored or feed is not None):
             workers = [self._worker(member, feed) for _ in range(concurrency(member, self.database))]
         if feed is not None:
             self._start_feed(member, feed, workers)
+
+    async def _opened(self, source: Source) -> bool:
+        """What is wrong with a source ends the start; a broker that is away is waited for, like any other loss."""
+        try:
+            await source.open()
+        except BrokerUnavailable as error:
+            log.warning("source %s: %s; starting without it, trying again", source.name, error)
+            return False
+        return True
 
     def _worker(self, member: Member, feed: Feed | None) -> ThreadWorker | TaskWorker:
         slot = next(self._slots)

@@ -109,6 +109,22 @@ class Sweeper:
         finally:
             await finished(session.close())
 
+    async def count(self) -> Counter[str]:
+        """What a walk would delete now; deletes nothing, and needs no lease."""
+        session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
+        steps = database_steps(session)
+        perform: Perform = lambda step: steps[type(step)](step)  # noqa: E731
+        queries, step = self.database.queries, STEPS[self.database.dialect]
+        found: Counter[str] = Counter()
+        try:
+            walk = await run_async(sweep.look(queries), perform)
+            while walk.place < walk.end:
+                found += await run_async(sweep.count_step(queries, self.windows, walk, step), perform)
+                walk.place += step
+        finally:
+            await finished(session.close())
+        return found
+
     async def _walk(self, session: Session, rest_seconds: float, most_seconds: float) -> bool:
         steps = database_steps(session)
         perform: Perform = lambda step: steps[type(step)](step)  # noqa: E731

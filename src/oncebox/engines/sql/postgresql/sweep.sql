@@ -18,6 +18,9 @@ WHERE name = 'ledger' AND holder = :holder AND until > clock_timestamp()
 -- name: sweep_free
 UPDATE {p}sweep SET until = '-infinity' WHERE name = 'ledger' AND holder = :holder
 
+-- name: sweep_end
+SELECT pg_relation_size('{p}ledger'::regclass) / current_setting('block_size')::bigint
+
 -- name: low_note
 -- The oldest place that still waits, or the next one that will be given out.
 INSERT INTO {p}low (consumer, at, seq)

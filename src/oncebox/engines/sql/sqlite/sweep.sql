@@ -13,6 +13,9 @@ WHERE name = 'ledger' AND holder = :holder AND until > {now}
 -- name: sweep_free
 UPDATE {p}sweep SET until = 0 WHERE name = 'ledger' AND holder = :holder
 
+-- name: sweep_end
+SELECT coalesce(max(seq), 0) + 1 FROM {p}ledger
+
 -- name: low_note
 INSERT INTO {p}low (consumer, at, seq)
 SELECT c.value, {now}, coalesce((SELECT min(q.seq) FROM {p}queue q WHERE q.consumer = c.value),
