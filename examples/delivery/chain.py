@@ -25,7 +25,7 @@ from oncebox.engines.queries import prefix
 
 SERVICES = ("intake", "tracking", "notify")
 LOOK_SECONDS = 0.1
-STALL_SECONDS = 60.0
+STALL_SECONDS = 120.0
 """Without any progress for this long, the run is over, and what is missing counts as lost."""
 
 Mishap = Callable[[], None]

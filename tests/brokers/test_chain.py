@@ -14,7 +14,7 @@ from tests.servers.rabbitmq import RabbitMQServer
 pytestmark = pytest.mark.xdist_group("rabbitmq")
 
 
-@pytest.mark.timeout(1800 if SOAKING else 300)
+@pytest.mark.timeout(1800 if SOAKING else 400)
 def test_every_scan_has_one_effect_in_every_service(
     rabbitmq: RabbitMQServer, disposable_postgres: Postgres, tmp_path: Path
 ) -> None:
