@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
-from oncebox import Dead, Status
+from oncebox import Backoff, Dead, Status
 from oncebox.core.audit import Act
-from oncebox.core.keys import close_gaps, reset, skip_gap, stuck_keys
+from oncebox.core.keys import Passed, close_gaps, reset, skip_gap, stuck_keys
+from oncebox.core.steps import Begin, Op
+from oncebox.core.stored import receive
+from oncebox.core.work import Work
+from oncebox.errors import UsageError
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, event
 from tests.order.lines import BY_SEQUENCE, applied, case, note, put
@@ -102,6 +106,58 @@ async def test_a_person_skips_what_is_missing_or_says_where_a_key_stands(shop: S
     await shop.work_off(cases)
     assert (applied(shop, "a"), applied(shop, "b")) == ([3], [4])
     assert (await shop.deliver(cases, case("b", 3))).status is Status.STALE
+
+
+@stored
+async def test_a_version_that_is_finished_after_a_reset_does_not_undo_it(shop: Shop) -> None:
+    cases, failing = shop.consumer(retry=Backoff(attempts=9, base_seconds=0.0), **BY_SEQUENCE), [True]
+
+    @shop.handler(cases)
+    async def fails_at_first(call: Call) -> None:
+        if call.payload["version"] == 2 and failing:
+            raise RuntimeError
+        await note(call)
+
+    queries = shop.app.database.queries
+    await shop.deliver(cases, case("a", 1))
+    await shop.deliver(cases, case("a", 2))
+    for _ in range(3):
+        await shop.work(cases)
+    await shop.perform(cases, lambda work: reset(queries, cases.name, "a", 0, ACT))
+    failing.clear()
+    await shop.work_off(cases)
+    await put(shop, cases, *(case("a", n, id=f"anew-{n}") for n in (1, 2, 3)))
+    assert applied(shop, "a") == [1, 2, 1, 2, 3]
+
+
+@stored
+async def test_nothing_is_parked_or_skipped_while_the_next_version_is_in_line(shop: Shop) -> None:
+    cases = shop.consumer(gap_seconds=0.000001, on_gap="park", **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    await put(shop, cases, case("a", 3))
+    queries = shop.app.database.queries
+    late = [case("a", 1), case("a", 2)]
+
+    def overdue(work: Work) -> Op[list[Passed]]:
+        """The missing ones come after the lane was found overdue, and before it is locked."""
+        flow = close_gaps(work)
+        given: Any = None
+        while True:
+            try:
+                step = flow.send(given)
+            except StopIteration as ended:
+                done: list[Passed] = ended.value
+                return done
+            while late and isinstance(step, Begin):
+                yield from receive(work, [cases.intake.from_message(late.pop(0))])
+            given = yield step
+
+    assert await shop.perform(cases, overdue) == []
+    with pytest.raises(UsageError, match="waits for no version"):
+        await shop.perform(cases, lambda work: skip_gap(queries, cases.name, "a", ACT))
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [1, 2, 3]
+    assert shop.count("dead") == 0
 
 
 @stored

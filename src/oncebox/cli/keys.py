@@ -110,7 +110,9 @@ def reset_command(
         int | None,
         typer.Option("--last", help="The last version that counts as handled.", show_default=False),
     ] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="Start again with whichever comes next.")] = False,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Forget it: start with the first that waits, or as policy says.")
+    ] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     database: DatabaseOption = None,
@@ -157,7 +159,7 @@ def _change(
     )
     ask(target, op)
     done = {"unblock": "goes on without its dead head", "skip": "goes on without what was missing"}.get(
-        verb, f"goes on after version {last}" if last is not None else "starts with whichever comes next"
+        verb, f"goes on after version {last}" if last is not None else "starts anew"
     )
     if as_json:
         print_json(Changed(act=act.id, consumer=consumer, key=key, done=done))

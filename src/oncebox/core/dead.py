@@ -99,8 +99,8 @@ def dead_letters(
 
 
 def count_dead(queries: Queries, choice: Choice) -> Op[list[Count]]:
-    """How many a bulk change would touch, by consumer, reason and type."""
-    rows = yield Fetch(Call(queries.dead_count, choice.params(COUNT_MAX)))
+    """How many a bulk change would touch, by consumer, reason and type; conflicts are left out of it."""
+    rows = yield Fetch(Call(queries.dead_count, choice.params(COUNT_MAX, own=True)))
     return [Count(consumer=row[0], reason=row[1], type=row[2], count=int(row[3])) for row in rows]
 
 

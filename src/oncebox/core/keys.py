@@ -123,7 +123,8 @@ def skip_gap(queries: Queries, consumer: str, key: str, act: Act) -> Op[None]:
 
 
 def reset(queries: Queries, consumer: str, key: str, last: int | None, act: Act) -> Op[None]:
-    """Say which version of a key was the last one handled; None: learn it from the next that comes."""
+    """Say which version of a key was the last one handled; None: forget it, and start with the first that
+    waits, or as policy says with the next that comes."""
     yield from _change(queries, consumer, key, act, f"last version {last}", {"last": last})
 
 

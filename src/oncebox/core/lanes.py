@@ -68,19 +68,18 @@ def lanes_from(rows: Iterable[Sequence[object]]) -> dict[str, Lane]:
 
 
 def starts(
-    queries: Queries, consumer: str, policy: Policy, placed: Iterable[tuple[str | None, int | None]]
+    queries: Queries, consumer: str, policy: Policy, lanes: dict[str, Lane], items: Iterable[Item]
 ) -> tuple[Call, ...]:
-    """Where the start is learned: the first version that a lane sees is its first. No-ops for lanes that run."""
-    if policy.sequence_start != "learn":
-        return ()
-    firsts: dict[str, int] = {}
-    for key, version in placed:
-        if key is not None and version is not None:
-            firsts.setdefault(key, version)
-    return tuple(
-        Call(queries.key_start, {"consumer": consumer, "key": key, "last": version - 1})
-        for key, version in sorted(firsts.items())
-    )
+    """Locked lanes that stand nowhere yet start where policy says, or with the first version they see."""
+    calls: list[Call] = []
+    for item in items:
+        if item.lane is None or item.version is None or lanes[item.lane].last is not None:
+            continue
+        start = policy.sequence_start
+        last = (start if isinstance(start, int) else item.version) - 1
+        lanes[item.lane].last = last
+        calls.append(Call(queries.key_start, {"consumer": consumer, "key": item.lane, "last": last}))
+    return tuple(calls)
 
 
 def advance(

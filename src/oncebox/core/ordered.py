@@ -89,14 +89,14 @@ def _deliver(work: Work, item: Item) -> Op[None]:
 def _open(work: Work, item: Item, token: str) -> Op[Lane | None]:
     """Open a transaction that holds the item's lane."""
     keys, touching = enter(work, [item])
-    yield Begin(
-        token, (touching, *starts(work.queries, work.consumer, work.policy, [(item.lane, item.version)]))
-    )
-    rows = yield Fetch(lock(work.queries, work.consumer, keys))
-    lane = lanes_from(rows).get(keys[0])
-    if lane is None:
+    yield Begin(token, (touching,))
+    lanes = lanes_from((yield Fetch(lock(work.queries, work.consumer, keys))))
+    if keys[0] not in lanes:
         yield Rollback()
-    return lane
+        return None
+    if started := starts(work.queries, work.consumer, work.policy, lanes, [item]):
+        yield Execute(started)
+    return lanes[keys[0]]
 
 
 def _put_aside(work: Work, item: Item, token: str, lane: Lane) -> Op[bool]:

@@ -34,6 +34,7 @@ from oncebox.core.steps import (
     Begin,
     Call,
     Commit,
+    Execute,
     Fetch,
     Handle,
     Keep,
@@ -101,14 +102,15 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
 def _store_in_order(work: Work, items: list[Item]) -> Op[list[Any] | None]:
     """Store under the lanes' locks and hand on the turn. What is past is kept in the ledger as stale."""
     keys, touching = enter(work, items)
-    learned = starts(work.queries, work.consumer, work.policy, [(item.lane, item.version) for item in items])
     token = work.token()
     try:
-        yield Begin(token, (touching, *learned))
+        yield Begin(token, (touching,))
         lanes = lanes_from((yield Fetch(lock(work.queries, work.consumer, keys))))
         if len(lanes) < len(keys):
             yield Rollback()
             return None
+        if started := starts(work.queries, work.consumer, work.policy, lanes, items):
+            yield Execute(started)
         rows: list[Any] = yield Fetch(rows_to_store(work, items))
         yield Commit(token, advance_those(work, keys))
     except BaseException as error:

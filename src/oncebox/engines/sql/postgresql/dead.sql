@@ -35,6 +35,8 @@ FROM (
       AND (:key::text IS NULL OR d.key = :key::text OR d.lane = :key::text)
       AND (:older_seconds::float8 IS NULL OR d.died <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
       AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+      AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+                               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
     LIMIT :limit
 ) d
 GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type

@@ -18,12 +18,14 @@ FOR UPDATE
 SELECT DISTINCT lane FROM {p}queue WHERE consumer = :consumer AND lane = ANY(:keys::text[])
 
 -- name: key_start
--- The first version that a lane sees is where it starts.
+-- Where a lane starts that stands nowhere yet.
 UPDATE {p}key SET last = :last WHERE consumer = :consumer AND key = :key AND last IS NULL
 
 -- name: key_moved
--- A version was handled, or given up on.
-UPDATE {p}key k SET touched = statement_timestamp(), last = greatest(k.last, r.version), skipped = array_remove(k.skipped, r.version)
+-- A version was handled, or given up on. Only the next one moves the lane: somebody may have said
+-- meanwhile that it stands elsewhere.
+UPDATE {p}key k SET touched = statement_timestamp(), skipped = array_remove(k.skipped, r.version),
+    last = CASE WHEN k.last IS NULL OR r.version = k.last + 1 THEN r.version ELSE k.last END
 FROM unnest(:key::text[], :version::bigint[]) AS r(key, version)
 WHERE k.consumer = :consumer AND k.key = r.key AND k.key = ANY(:key::text[])
 
@@ -41,6 +43,7 @@ UPDATE {p}key SET
     blocked = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE blocked END,
     source = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE source END,
     message_id = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE message_id END,
+    last = coalesce(last, :version::bigint - 1),
     skipped = CASE WHEN :version::bigint <= last AND NOT :version::bigint = ANY(skipped)
                    THEN array_append(skipped, :version::bigint) ELSE skipped END
 WHERE consumer = :consumer AND key = :key
@@ -99,10 +102,11 @@ WHERE consumer = :consumer AND gap < statement_timestamp() - :seconds::float8 * 
 ORDER BY key LIMIT :limit
 
 -- name: key_waiting
--- What waits in a lane, by place.
+-- What waits in a lane that nobody has the turn of, by place.
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token, lane, version
 FROM {p}queue WHERE consumer = :consumer AND lane = :key AND NOT turn
+  AND NOT EXISTS (SELECT 1 FROM {p}queue t WHERE t.consumer = :consumer AND t.lane = :key AND t.turn)
 ORDER BY version, seq LIMIT :limit
 
 -- name: key_skip
@@ -119,10 +123,13 @@ FROM (
     WHERE consumer = :consumer AND lane = :key AND NOT turn AND version IS NOT NULL
 ) w
 WHERE k.consumer = :consumer AND k.key = :key AND w.first > k.last + 1
+  AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.consumer = :consumer AND q.lane = :key AND q.turn)
 
 -- name: key_reset
--- A person says where a lane stands.
-UPDATE {p}key SET last = :last, skipped = '{{}}', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
+-- A person says where a lane stands; NULL: before the first that waits, else wherever the next one starts it.
+UPDATE {p}key SET last = coalesce(:last::bigint, (
+        SELECT min(version) - 1 FROM {p}queue WHERE consumer = :consumer AND lane = :key AND NOT turn
+    )), skipped = '{{}}', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key
 
 -- name: place_of

@@ -31,6 +31,8 @@ FROM (
       AND (:key IS NULL OR d.key = :key OR d.lane = :key)
       AND (:older_seconds IS NULL OR d.died <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
       AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+      AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
+                               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
     LIMIT :limit
 ) d
 GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type

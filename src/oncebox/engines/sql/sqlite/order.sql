@@ -18,7 +18,8 @@ UPDATE {p}key SET last = :last WHERE consumer = :consumer AND key = :key AND las
 
 -- name: key_moved
 -- each: run once per row.
-UPDATE {p}key SET touched = {now}, last = max(coalesce(last, :version), :version),
+UPDATE {p}key SET touched = {now},
+    last = CASE WHEN last IS NULL OR :version = last + 1 THEN :version ELSE last END,
     skipped = (SELECT json_group_array(value) FROM json_each(skipped) WHERE value <> :version)
 WHERE consumer = :consumer AND key = :key
 
@@ -36,6 +37,7 @@ UPDATE {p}key SET
     blocked = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE blocked END,
     source = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE source END,
     message_id = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE message_id END,
+    last = coalesce(last, :version - 1),
     skipped = CASE WHEN :version <= last AND :version NOT IN (SELECT value FROM json_each(skipped))
                    THEN json_insert(skipped, '$[#]', :version) ELSE skipped END
 WHERE consumer = :consumer AND key = :key
@@ -98,6 +100,8 @@ ORDER BY key LIMIT :limit
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token, lane, version
 FROM {p}queue WHERE consumer = :consumer AND lane IS NOT NULL AND lane = :key AND turn = 0
+  AND NOT EXISTS (SELECT 1 FROM {p}queue t WHERE t.consumer = :consumer AND t.lane IS NOT NULL AND t.lane = :key
+                  AND t.turn = 1)
 ORDER BY version, seq LIMIT :limit
 
 -- name: key_skip
@@ -118,9 +122,14 @@ FROM (
     WHERE consumer = :consumer AND lane IS NOT NULL AND lane = :key AND turn = 0 AND version IS NOT NULL
 ) w
 WHERE k.consumer = :consumer AND k.key = :key AND w.first > k.last + 1
+  AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.consumer = :consumer AND q.lane IS NOT NULL AND q.lane = :key
+                  AND q.turn = 1)
 
 -- name: key_reset
-UPDATE {p}key SET last = :last, skipped = '[]', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
+UPDATE {p}key SET last = coalesce(:last, (
+        SELECT min(version) - 1 FROM {p}queue
+        WHERE consumer = :consumer AND lane IS NOT NULL AND lane = :key AND turn = 0
+    )), skipped = '[]', gap = NULL, blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key
 
 -- name: place_of
