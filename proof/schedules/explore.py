@@ -21,6 +21,9 @@ MOVES_MAX = 600
 LEAST = 200
 """Distinct schedules wanted of every pair."""
 
+TRIES = 6
+"""Times as many random orders are tried before a pair counts as having no more of them."""
+
 Choose = Callable[[list[int]], int]
 
 
@@ -196,7 +199,7 @@ def _after(moves: Sequence[int]) -> Choose:
 
 def _some(world: World, flows: Sequence[Flow], found: Found, chance: random.Random, most: int) -> None:
     seen: set[tuple[str, ...]] = set()
-    for _ in range(most * 3):
+    for _ in range(most * TRIES):
         if found.distinct >= most:
             return
         schedule = Schedule(world, flows)

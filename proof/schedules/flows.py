@@ -67,10 +67,12 @@ def _batch(world: World, work: Work, items: list[Item]) -> Op[Any]:
 
 
 def _receive(world: World, work: Work, items: list[Item]) -> Op[Any]:
-    for _ in range(5):
-        items = yield from receive(work, items)
-        if not items:
-            return
+    """Two batches, each until all of it is answered."""
+    for batch in (items[:2], items[2:]):
+        for _ in range(5):
+            batch = yield from receive(work, batch)
+            if not batch:
+                break
 
 
 def _ticking(world: World, work: Work, items: list[Item]) -> Op[Any]:
@@ -108,7 +110,7 @@ def _haunted(world: World) -> None:
 
 def _suspected(world: World) -> None:
     world.reader.execute(
-        f"UPDATE {world.prefix}queue SET deaths = 1 WHERE consumer = '{world.name}' AND message_id = 's'"
+        f"UPDATE {world.prefix}queue SET deaths = 1 WHERE consumer = '{world.name}' AND message_id IN ('s', 'z')"
     )
 
 
@@ -156,11 +158,11 @@ FLOWS = (
     Flow("inline conflict", "inline", _one_by_one, ("a!", "b")),
     Flow("inline discard", "inline", _one_by_one, ("a", "b"), word="discards"),
     Flow("inline group", "inline", _stream, ("a", "b"), words={"durability": "group"}),
-    Flow("receive", "stored", _receive, ("c", "a"), store=("a",)),
+    Flow("receive", "stored", _receive, ("c", "a", "d", "b"), store=("a",)),
     Flow("stored", "stored", _twice(work_batch), store=("a", "b")),
     Flow("stored batch", "stored", _twice(work_batch), store=("a", "b"), words={"batch": 2}),
     Flow("stored failing", "stored", _twice(work_batch), store=("a",), word="fails"),
-    Flow("stored suspect", "stored", _twice(_suspects), store=("a", "s"), before=_suspected),
+    Flow("stored suspect", "stored", _twice(_suspects), store=("a", "s", "z"), before=_suspected),
     Flow("lease", "stored", _twice(work_long), store=("l",)),
     Flow("call", "stored", _twice(work_effect), store=("x",)),
     Flow("reap", "stored", _twice(_reap), store=("a",), before=_haunted),
