@@ -131,3 +131,28 @@ async def test_a_long_look_that_finds_nothing_is_followed_by_a_rest(
         assert it._rest_seconds > 0, "no more than half of the time is spent on looking"
         put(shop, "a")
         assert (await it.turn(), it._rest_seconds) == (1, 0.0)
+
+
+async def test_a_sink_that_ignores_its_cancellation_does_not_stop_the_relay(
+    shop: Shop, sink: ScriptedSink
+) -> None:
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def publish(messages: object) -> list[BaseException | None]:
+        asked.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return [None]
+
+    sink.publish = publish  # type: ignore[method-assign]
+    put(shop, "a")
+    async with relay(shop, sink) as it:
+        await it.step()
+        await asked.wait()
+        async with asyncio.timeout(10):
+            await it._abandon()
+        assert it.pipes.all[0].away_seconds == 0, "the next batch may go"
+        let_go.set()

@@ -202,7 +202,10 @@ class Relay:
             pipe.task = None
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            # Bounded: a sink that takes no notice of being cancelled must not stop the relay for good.
+            done, _ = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            await asyncio.gather(*done, return_exceptions=True)
 
     async def _disconnect(self) -> None:
         session, self._session = self._session, None
