@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -68,6 +68,18 @@ class Shop:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         return parse(answer.text)
+
+    async def scrape_until(self, predicate: Callable[[Series], bool], seconds: float = 30) -> Series:
+        """Scrape until it shows what is asked for."""
+        found: list[Series] = []
+
+        def shown() -> bool:
+            return bool(found) and predicate(found[-1])
+
+        async with asyncio.timeout(seconds):
+            while not shown():
+                found.append(await self.scrape())
+        return found[-1]
 
 
 def parse(text: str) -> Series:

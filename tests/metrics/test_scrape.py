@@ -1,6 +1,5 @@
 """A scrape under load parses, never goes back, and agrees with the database to the last message."""
 
-import asyncio
 import os
 import random
 import signal
@@ -14,7 +13,6 @@ import pytest
 
 from oncebox import Message
 from tests.metrics.kit import Series, Shop, counters, messages, open_shop
-from tests.waiting import eventually_async
 
 GOOD, BAD, STRANGE = 100, 7, 40
 
@@ -45,7 +43,7 @@ def asking(url: str) -> Callable[[str], list[Any]]:
 
     def ask_postgresql(sql: str) -> list[Any]:
         with psycopg.connect(url) as connection:
-            done = connection.execute(sql)  # type: ignore[call-overload]
+            done = connection.execute(sql)
             return done.fetchall() if done.description else []
 
     return ask_postgresql
@@ -60,7 +58,7 @@ async def scrape_until_quiet(shop: Shop) -> Series:
         back = {key: value for key, value in counters(before).items() if now.get(key, 0) < value}
         assert not back
         before = now
-        if quiet and now["oncebox_waiting", (("consumer", "billing"),)] == 0 and sum(messages(now).values()):
+        if quiet and now["oncebox_waiting", (("consumer", "billing"),)] == 0 and any(messages(now).values()):
             return now
 
 
@@ -97,10 +95,7 @@ async def test_a_scrape_under_load_parses_and_once_quiet_it_is_what_the_database
                 and ended.get("stored", GOOD + BAD) == GOOD + BAD
             )
 
-        async def agrees() -> bool:
-            return as_in_the_database(await shop.scrape())
-
-        await eventually_async(agrees, 30)
+        await shop.scrape_until(as_in_the_database)
         assert (await shop.get("/healthz")).json() == {"ok": True}
         assert (await shop.get("/readyz")).json() == {"ok": True}
         shop.running.signal(signal.SIGTERM)
@@ -118,14 +113,8 @@ async def test_counters_outlive_a_process_that_is_killed(pg_url: str, tmp_path: 
         shop.memory.put(
             "payments", *(Message(id=f"good-{n}", type="payment", payload={}) for n in range(100))
         )
-        asked: list[Series] = []
-
-        async def all_are_counted() -> bool:
-            asked.append(await shop.scrape())
-            return messages(asked[-1]) == {"processed": 100}
-
-        await eventually_async(all_are_counted, 30)
-        # Each has been asked, or has told the others by itself.
+        await shop.scrape_until(lambda series: messages(series) == {"processed": 100})
+        # What was seen is written down: by whoever was asked, and by the other before.
         pids = [row[0] for row in ask("SELECT pid FROM oncebox.worker ORDER BY started")]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -133,11 +122,7 @@ async def test_counters_outlive_a_process_that_is_killed(pg_url: str, tmp_path: 
         await shop.running.says("serving http://", 4)
         assert messages(await shop.scrape()) == {"processed": 100}
         shop.memory.put("payments", Message(id="late", type="payment", payload={}))
-
-        async def one_more() -> bool:
-            return messages(await shop.scrape()) == {"processed": 101}
-
-        await eventually_async(one_more, 30)
+        await shop.scrape_until(lambda series: messages(series) == {"processed": 101})
 
 
 async def test_types_that_no_handler_names_are_one_series(sqlite_url: str, tmp_path: Path) -> None:
@@ -147,11 +132,10 @@ async def test_types_that_no_handler_names_are_one_series(sqlite_url: str, tmp_p
             "payments", *(Message(id=f"m-{n}", type=f"strange-{n}", payload={}) for n in range(STRANGE))
         )
 
-        async def all_are_counted() -> bool:
-            series = await shop.scrape()
+        def all_are_counted(series: Series) -> bool:
             types = {dict(labels).get("type") for name, labels in series if name == "oncebox_messages_total"}
             assert types <= {"payment", "other"}
             dead = series.get(("oncebox_dead", (("consumer", "billing"), ("reason", "unknown type"))))
             return (messages(series, "other"), dead) == ({"dead": STRANGE}, STRANGE)
 
-        await asyncio.wait_for(eventually_async(all_are_counted, 30), 60)
+        await shop.scrape_until(all_are_counted)

@@ -21,6 +21,7 @@ from oncebox.drivers.session import Settings
 from oncebox.errors import OnceboxError, UsageError
 from oncebox.metrics.families import CONTENT_TYPE, Family, render
 from oncebox.metrics.figures import Subject, counted, seen
+from oncebox.metrics.questions import Question
 from oncebox.metrics.sharing import Alone, Shared
 from oncebox.runtime.http import Receive, Scope, Send, lifespan, nothing_here
 from oncebox.runtime.inspect import Reader, StatusReport, read_status
@@ -31,8 +32,6 @@ from oncebox.runtime.schema import verify_schema_async
 log = logging.getLogger("oncebox")
 
 PATHS = ("/healthz", "/readyz", "/metrics")
-ANSWER_SECONDS = 5.0
-"""The longest the database is waited for."""
 KEEP_SECONDS = 2.0
 """How long an answer of the database serves for: however many ask, it is asked this often."""
 SHARE_SECONDS = 1.0
@@ -51,7 +50,8 @@ class Operations:
         self.meter = app.tallies.meter = app.tallies.meter or Meter(self._types)
         self._counts = Alone(self._snapshot) if shared is None else Shared(self._snapshot, shared)
         self._reader: Reader | None = None
-        self._asking = asyncio.Lock()
+        self._status = Question(self._read_status)
+        self._schema = Question(self._verify_schema)
         self._report: StatusReport | None = None
         self._asked = -KEEP_SECONDS
         self._is_told = False
@@ -97,6 +97,8 @@ class Operations:
 
     async def close(self) -> None:
         """Let the connection go."""
+        await self._status.close()
+        await self._schema.close()
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
@@ -104,38 +106,38 @@ class Operations:
     async def families(self) -> list[Family]:
         """Every metric, as of now; those of the database may be two seconds old."""
         subjects = self._subjects()
-        return [*counted(self._counts.together(), subjects), *seen(await self._status(), subjects)]
+        return [*counted(self._counts.together(), subjects), *seen(await self._recent(), subjects)]
 
-    async def _status(self) -> StatusReport | None:
-        async with self._asking:
-            if time.monotonic() - self._asked >= KEEP_SECONDS:
-                self._report = await self._ask()
-                self._asked = time.monotonic()
+    async def _recent(self) -> StatusReport | None:
+        if time.monotonic() - self._asked < KEEP_SECONDS:
             return self._report
-
-    async def _ask(self) -> StatusReport | None:
-        if self._reader is None:
-            self._reader = Reader(self.app.database, Settings(lock_timeout_seconds=2.0))
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                report = await self._reader.ask(read_status(self.app.database.queries, self.app.consumers))
+            self._report = await self._status.answer()
+            self._is_told = False
         except (OnceboxError, TimeoutError) as error:
-            # A connection that was left in the middle of an answer is of no use.
-            await self.close()
+            self._report = None
             if not self._is_told:
                 log.warning("metrics: the database does not answer (%s)", type(error).__name__)
             self._is_told = True
-            return None
-        self._is_told = False
-        return report
+        self._asked = time.monotonic()
+        return self._report
+
+    async def _read_status(self) -> StatusReport:
+        if self._reader is None:
+            self._reader = Reader(self.app.database, Settings(lock_timeout_seconds=2.0))
+        return await self._reader.ask(read_status(self.app.database.queries, self.app.consumers))
+
+    async def _verify_schema(self) -> None:
+        await verify_schema_async(self.app.database)
 
     async def unready(self) -> str:
         """Why nothing should be sent here yet; empty when all is well."""
         if self.running is None or not self.running.is_open:
             return "not started"
+        if not self.running.sources_open:
+            return "a source's broker has not been reached yet"
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await verify_schema_async(self.app.database)
+            await self._schema.answer()
         except TimeoutError:
             return "the database does not answer in time"
         except UsageError:

@@ -94,6 +94,11 @@ class Running:
         self.is_open = False
         """Whether everything has been started, and nothing is being stopped."""
 
+    @property
+    def sources_open(self) -> bool:
+        """Whether every source that this process receives from has found its broker."""
+        return all(feed.is_open for feed in self._feeds)
+
     async def start(self) -> None:
         """Open sources and start workers. Raises what a source's topology check or the database says."""
         try:
