@@ -103,10 +103,12 @@ class Operations:
         if reader is not None:
             await reader.close()
 
-    async def families(self) -> list[Family]:
-        """Every metric, as of now; those of the database may be two seconds old."""
+    async def families(self, *, own: bool = False) -> list[Family]:
+        """Every metric, as of now; those of the database may be two seconds old. With `own`, the counts are this
+        process's alone."""
         subjects = self._subjects()
-        return [*counted(self._counts.together(), subjects), *seen(await self._recent(), subjects)]
+        counts = self._snapshot() if own else self._counts.together()
+        return [*counted(counts, subjects), *seen(await self._recent(), subjects)]
 
     async def _recent(self) -> StatusReport | None:
         if time.monotonic() - self._asked < KEEP_SECONDS:

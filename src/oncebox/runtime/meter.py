@@ -42,6 +42,8 @@ class Meter:
         self._messages: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[tuple[str, str], Durations] = {}
         self._lock = threading.Lock()
+        self.timed: Callable[[str, str, float], None] | None = None
+        """Told of each call too, where somebody keeps durations in a form of their own."""
 
     def _label(self, consumer: str, kind: str) -> str:
         named = self._named.get(consumer)
@@ -64,6 +66,8 @@ class Meter:
                 found = self._durations[key] = Durations([0] * (len(BUCKETS) + 1))
             found.counts[bisect_left(BUCKETS, seconds)] += 1
             found.seconds += seconds
+        if self.timed is not None:
+            self.timed(*key, seconds)
 
     def snapshot(self) -> Snapshot:
         """A copy of what was counted until now."""
