@@ -10,6 +10,8 @@ DROP INDEX {p}queue_suspect;
 CREATE INDEX queue_due ON {p}queue (consumer, due, seq) WHERE deaths = 0 AND turn;
 CREATE INDEX queue_suspect ON {p}queue (consumer, due, seq) WHERE deaths > 0 AND turn;
 CREATE INDEX queue_lane ON {p}queue (consumer, lane, version, seq) WHERE lane IS NOT NULL;
+-- Who has the turn is found without reading the backlog, and nobody can give it to two.
+CREATE UNIQUE INDEX queue_turn ON {p}queue (consumer, lane) WHERE turn AND lane IS NOT NULL;
 ALTER TABLE {p}dead ADD COLUMN lane text COLLATE "C", ADD COLUMN version bigint;
 
 -- One row per lane. It is locked, not written, while messages come and go in arrival order; by

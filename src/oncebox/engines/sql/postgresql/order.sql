@@ -62,13 +62,15 @@ WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[]) AND q.consumer = k.c
 
 -- name: key_pass
 -- Gives the turn to the next of each lane that nobody has the turn of: the earliest by arrival, the
--- one that was passed over and has come after all, or the next by version.
+-- one that was passed over and has come after all, or the next by version. Written so that every part
+-- goes by an index whatever the statistics say: the order is the index's own (`version` is NULL in it),
+-- and a LIMIT keeps a look for the turn from becoming a join.
 UPDATE {p}queue q SET turn = true
 FROM (
     SELECT coalesce(
         (SELECT n.seq FROM {p}queue n
          WHERE n.consumer = :consumer AND n.lane = k.key AND n.version IS NULL
-         ORDER BY n.seq LIMIT 1),
+         ORDER BY n.version, n.seq LIMIT 1),
         CASE WHEN k.skipped <> '{{}}' THEN
             (SELECT n.seq FROM {p}queue n
              WHERE n.consumer = :consumer AND n.lane = k.key AND n.version = ANY(k.skipped)
@@ -79,7 +81,7 @@ FROM (
     ) AS seq
     FROM {p}key k
     WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[]) AND k.blocked IS NULL
-      AND NOT EXISTS (SELECT 1 FROM {p}queue t WHERE t.consumer = :consumer AND t.lane = k.key AND t.turn)
+      AND (SELECT t.seq FROM {p}queue t WHERE t.consumer = :consumer AND t.lane = k.key AND t.turn LIMIT 1) IS NULL
 ) next
 WHERE q.seq = next.seq
 
@@ -88,8 +90,9 @@ WHERE q.seq = next.seq
 UPDATE {p}key k SET gap = CASE WHEN g.is_gap THEN coalesce(k.gap, statement_timestamp()) END
 FROM (
     SELECT k.key, k.blocked IS NULL
-           AND EXISTS (SELECT 1 FROM {p}queue q WHERE q.consumer = :consumer AND q.lane = k.key)
-           AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.consumer = :consumer AND q.lane = k.key AND q.turn) AS is_gap
+           AND (SELECT q.seq FROM {p}queue q WHERE q.consumer = :consumer AND q.lane = k.key LIMIT 1) IS NOT NULL
+           AND (SELECT q.seq FROM {p}queue q WHERE q.consumer = :consumer AND q.lane = k.key AND q.turn LIMIT 1) IS NULL
+               AS is_gap
     FROM {p}key k WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[])
 ) g
 WHERE k.consumer = :consumer AND k.key = g.key AND k.key = ANY(:keys::text[]) AND g.is_gap IS DISTINCT FROM (k.gap IS NOT NULL)

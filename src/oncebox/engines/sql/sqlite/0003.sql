@@ -7,6 +7,7 @@ DROP INDEX {p}queue_suspect;
 CREATE INDEX {p}queue_due ON {p}queue (consumer, due, seq) WHERE deaths = 0 AND turn = 1;
 CREATE INDEX {p}queue_suspect ON {p}queue (consumer, due, seq) WHERE deaths > 0 AND turn = 1;
 CREATE INDEX {p}queue_lane ON {p}queue (consumer, lane, version, seq) WHERE lane IS NOT NULL;
+CREATE UNIQUE INDEX {p}queue_turn ON {p}queue (consumer, lane) WHERE turn = 1 AND lane IS NOT NULL;
 ALTER TABLE {p}dead ADD COLUMN lane TEXT;
 ALTER TABLE {p}dead ADD COLUMN version INTEGER;
 

@@ -43,8 +43,9 @@ UPDATE {p}key SET
 WHERE consumer = :consumer AND key = :key
 
 -- name: key_stale
+-- CROSS JOIN: lanes first, whatever the planner thinks; else it reads every lane's backlog.
 UPDATE {p}ledger SET state = 3 WHERE seq IN (
-    SELECT q.seq FROM {p}key k JOIN {p}queue q ON q.consumer = k.consumer AND q.lane = k.key
+    SELECT q.seq FROM {p}key k CROSS JOIN {p}queue q ON q.consumer = k.consumer AND q.lane = k.key
     WHERE k.consumer = :consumer AND k.key IN (SELECT value FROM json_each(:keys)) AND q.lane IS NOT NULL
       AND q.version <= k.last AND q.turn = 0
       AND q.version NOT IN (SELECT value FROM json_each(k.skipped))
@@ -52,7 +53,7 @@ UPDATE {p}ledger SET state = 3 WHERE seq IN (
 
 -- name: key_drop
 DELETE FROM {p}queue WHERE seq IN (
-    SELECT q.seq FROM {p}key k JOIN {p}queue q ON q.consumer = k.consumer AND q.lane = k.key
+    SELECT q.seq FROM {p}key k CROSS JOIN {p}queue q ON q.consumer = k.consumer AND q.lane = k.key
     WHERE k.consumer = :consumer AND k.key IN (SELECT value FROM json_each(:keys)) AND q.lane IS NOT NULL
       AND q.version <= k.last AND q.turn = 0
       AND q.version NOT IN (SELECT value FROM json_each(k.skipped))
