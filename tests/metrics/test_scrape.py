@@ -123,6 +123,8 @@ async def test_counters_outlive_a_process_that_is_killed(pg_url: str, tmp_path: 
         assert messages(await shop.scrape()) == {"processed": 100}
         shop.memory.put("payments", Message(id="late", type="payment", payload={}))
         await shop.scrape_until(lambda series: messages(series) == {"processed": 101})
+        shop.running.signal(signal.SIGTERM)
+        assert await shop.running.ends() == 0
 
 
 async def test_types_that_no_handler_names_are_one_series(sqlite_url: str, tmp_path: Path) -> None:
