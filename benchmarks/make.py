@@ -32,6 +32,11 @@ def zipf_keyed() -> Load:
     return Load(accounts="zipf", keyed=True)
 
 
+def keyed() -> Load:
+    """Uniform accounts, with the account as the ordering key."""
+    return Load(keyed=True)
+
+
 def sized(payload_bytes: int) -> Callable[[], Load]:
     """Payloads of about this size."""
     return lambda: Load(payload_bytes=payload_bytes)

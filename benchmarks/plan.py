@@ -7,7 +7,7 @@ from benchmarks.contenders.guard import guard
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
 from benchmarks.context import context
 from benchmarks.load import Load
-from benchmarks.make import library, peer, zipf
+from benchmarks.make import keyed, library, peer, zipf
 
 MEASURES = ("take_growth", "memory_mb", "import_ms", "relay_latency_ms", "relay_vs_loop")
 """Figures that are no ratio of two rates; see `measures`."""
@@ -85,6 +85,13 @@ def figures() -> list[Comparison]:
             library("stored, set-based", set_based=True, mode="stored", batch=100),
             ASYNCPG_FIRST,
             bar=8.0,
+        ),
+        Comparison(
+            "ordered_stored",
+            "stored, batch=100, ordered over 10,000 keys, c=1, against the same without order",
+            library("stored, batch=100", load=keyed, mode="stored", batch=100),
+            library("stored, batch=100, ordered", load=keyed, mode="stored", batch=100, order_by="key"),
+            bar=0.60,
         ),
         Comparison(
             "vs_pending",

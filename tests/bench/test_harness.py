@@ -17,7 +17,7 @@ SMALL = ("--only", "inline_c1,sqlite_batch", "--rounds", "2", "--slice", "0.03",
 FIGURES = {
     "inline_c1", "inline_c16", "group_c1", "group_c4", "guard_c1", "duplicates", "batch_handlers", "batch_zipf_c4",
     "batch_set", "stored", "stored_set", "vs_pending", "vs_pending_batch", "vs_pgqueuer", "vs_procrastinate", "vs_dbos",
-    "take_growth", "sqlite_batch", "memory_mb", "import_ms", "relay_latency_ms",
+    "ordered_stored", "take_growth", "sqlite_batch", "memory_mb", "import_ms", "relay_latency_ms",
     "relay_vs_loop",
 }  # fmt: skip
 
