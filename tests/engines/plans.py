@@ -101,7 +101,8 @@ ELSEWHERE = {
     "outbox_parked", "outbox_parked_count", "outbox_retry", "outbox_discard", "audit",  # by people
     "keys_stuck", "keys_count", "place_of", "dead_choose", "dead_count", "dead_row", "dead_reopen",  # by people
     "dead_requeue", "dead_discard", "dead_drop",
-    "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally", "low_note", "low_drop",
+    "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
+    "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_drop", "sweep_find",  # test_plans of the sweep
 
     "pick", "pick_suspect", "taken",  # SQLite's

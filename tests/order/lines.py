@@ -6,7 +6,12 @@ from oncebox import Consumer, Message
 from tests.core.kit import Call, Shop, event
 
 BY_KEY: dict[str, Any] = {"order_by": "key", "key": "case"}
-BY_SEQUENCE: dict[str, Any] = {"order_by": "sequence", "key": "case", "sequence": "version", "sequence_start": 1}
+BY_SEQUENCE: dict[str, Any] = {
+    "order_by": "sequence",
+    "key": "case",
+    "sequence": "version",
+    "sequence_start": 1,
+}
 
 
 def case(key: str, version: int, **words: Any) -> Message:

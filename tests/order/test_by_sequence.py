@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncebox import Backoff, Dead, Status
@@ -210,3 +211,33 @@ async def test_inline_what_is_ahead_waits_in_the_queue(shop: Shop) -> None:
     assert applied(shop, "a") == [1, 2, 3]
     assert (await shop.deliver(cases, case("a", 4))).status is Status.PROCESSED
     assert (await shop.deliver(cases, case("a", 4, id="other"))).status is Status.STALE
+
+
+@stored
+async def test_what_a_handler_sends_to_an_ordered_consumer_stands_in_line(shop: Shop) -> None:
+    cases = shop.consumer("cases", batch=10, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    sender = shop.consumer("sender")
+
+    @shop.handler(sender)
+    async def sends(call: Call) -> None:
+        for version in (2, 3, 1):
+            call.tx.send("cases", "changed", {"case": "a", "version": version})
+
+    await shop.settle(sender, event())
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [1, 2, 3]
+    assert shop.count("queue") == 0
+
+
+@stored
+async def test_a_message_stored_in_the_callers_transaction_stands_in_line(shop: Shop) -> None:
+    if shop.kind.name != "psycopg":
+        pytest.skip("one handle is enough: the calls are the same")
+    cases = shop.consumer("cases", **{**BY_SEQUENCE, "sequence_start": "learn"})
+    shop.handler(cases)(note)
+    with psycopg.connect(shop._url) as connection:
+        for version in (7, 9, 8):
+            cases.process_sync(case("a", version), connection)
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [7, 8, 9]

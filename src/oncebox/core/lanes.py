@@ -82,6 +82,24 @@ def starts(
     return tuple(calls)
 
 
+def starts_unseen(
+    queries: Queries, consumer: str, policy: Policy, places: Iterable[tuple[str | None, int | None]]
+) -> tuple[Call, ...]:
+    """The same where nobody reads the lanes first; it does nothing to a lane that stands somewhere."""
+    firsts: dict[str, int] = {}
+    for key, version in places:
+        if key is not None and version is not None:
+            firsts.setdefault(key, version)
+    start = policy.sequence_start
+    return tuple(
+        Call(
+            queries.key_start,
+            {"consumer": consumer, "key": key, "last": (start if isinstance(start, int) else version) - 1},
+        )
+        for key, version in sorted(firsts.items())
+    )
+
+
 def advance(
     queries: Queries, consumer: str, keys: list[str], *, by_arrival: bool = False
 ) -> tuple[Call, ...]:

@@ -18,7 +18,7 @@ import msgspec
 
 from oncebox import errors
 from oncebox.codec import pack_headers
-from oncebox.core.lanes import advance, lock, starts, touch
+from oncebox.core.lanes import advance, lock, starts_unseen, touch
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Call
 from oncebox.core.storing import row_to_store
@@ -188,8 +188,8 @@ def _in_order(
     policy = placing.policy
     return [
         touch(queries, consumer, policy, keys),
-        *starts(queries, consumer, policy, places),
         lock(queries, consumer, keys),
+        *starts_unseen(queries, consumer, policy, places),
         store,
         *advance(queries, consumer, keys, by_arrival=policy.order_by == "key"),
     ]

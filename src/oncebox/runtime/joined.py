@@ -10,7 +10,7 @@ from typing import Any
 from oncebox import errors
 from oncebox.core.guard import Join
 from oncebox.core.inline import known_outcome
-from oncebox.core.lanes import advance_those, enter, lock, starts
+from oncebox.core.lanes import advance_those, enter, lock, starts_unseen
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import Outlets, publish_call, send_calls
 from oncebox.core.run import run, run_async
@@ -109,9 +109,10 @@ def _store(schema: str, consumer: str, policy: Policy, item: Item) -> Op[Outcome
     work = Work(consumer, queries, policy)
     if item.lane is not None:
         keys, touching = enter(work, [item])
-        for call in (touching, *starts(queries, consumer, policy, [(item.lane, item.version)])):
-            yield Execute((call,))
+        yield Execute((touching,))
         yield Fetch(lock(queries, consumer, keys))
+        for call in starts_unseen(queries, consumer, policy, [(item.lane, item.version)]):
+            yield Execute((call,))
     stored = yield from _rows(rows_to_store(work, [item]))
     if item.lane is not None:
         for call in advance_those(work, [item.lane]):
