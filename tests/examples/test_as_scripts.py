@@ -17,6 +17,7 @@ from tests.examples.conftest import ROOT
             "inventory",
             ["kettle: 4 on hand, 4 reserved", "order-3-placed is dead: terminal (not enough of sku kettle)"],
         ),
+        ("cases", ["c-2: closed (version 4)", "rebuilt from 12 events: the same page", "mails: 6"]),
         ("integration_events", ["10000 deliveries stored and acked", "5000 orders, 5000 rows, written by"]),
     ],
 )

@@ -19,6 +19,7 @@ from tests.waiting import eventually
     [
         ("payments", 1, "entry", 5),
         ("inventory", 2, "reservation", 4),
+        ("cases", 2, "case_event", 12),
         ("integration_events", 3, "order_view", 2000),
     ],
 )
