@@ -1,12 +1,15 @@
 """A handler that commits, rolls back or swallows an error by itself: nothing of it persists, or it is
 reported; it is never processed, and never acked as done."""
 
+import contextlib
+
 import pytest
 
 from oncebox import Backoff, Outcome, Status
 from oncebox.errors import TransactionError
 from tests.core.deeds import PAIRS, Deed
 from tests.core.drivers import Db
+from tests.core.fixtures import on
 from tests.core.kit import Call, Shop, effect, event
 
 DEEDS = pytest.mark.parametrize(
@@ -118,3 +121,19 @@ async def test_a_savepoint_of_the_handlers_own_is_fine_and_so_is_an_error_caught
 
     assert (await shop.settle(billing, event())).status is Status.PROCESSED
     assert shop.notes() == ["before", "nested"]
+
+
+@on("sqlite", "sqlite-async", "psycopg")
+async def test_an_error_that_is_undone_by_a_savepoint_is_the_handlers_own_affair(shop: Shop) -> None:
+    billing = shop.consumer()
+
+    @shop.handler(billing)
+    async def tries(call: Call) -> None:
+        await call.db.run("SAVEPOINT mine")
+        with contextlib.suppress(Exception):
+            await call.db.run("INSERT INTO no_such_table VALUES (1)")
+        await call.db.run("ROLLBACK TO SAVEPOINT mine")
+        await call.db.effect(call.message.id)
+
+    assert (await shop.settle(billing, event())).status is Status.PROCESSED
+    assert shop.effects() == {"evt-1": 1}

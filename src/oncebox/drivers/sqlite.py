@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -41,6 +41,61 @@ def parameters(call: Call, row: dict[str, Any] | None = None) -> dict[str, Any]:
     return params if row is None else {**params, **row}
 
 
+class _Cursor(sqlite3.Cursor):
+    """Remembers on its connection that a statement failed: SQLite undoes that statement and goes on, so that
+    nothing else tells an error that a handler swallowed. Going back to a savepoint settles it."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        try:
+            super().execute(sql, parameters)
+        except sqlite3.Error:
+            self.connection.failed = True  # type: ignore[attr-defined]
+            raise
+        if self.connection.failed and undoes(sql):  # type: ignore[attr-defined]
+            self.connection.failed = False  # type: ignore[attr-defined]
+        return self
+
+    def executemany(self, sql: str, parameters: Any, /) -> Self:
+        try:
+            super().executemany(sql, parameters)
+        except sqlite3.Error:
+            self.connection.failed = True  # type: ignore[attr-defined]
+            raise
+        return self
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        try:
+            super().executescript(script)
+        except sqlite3.Error:
+            self.connection.failed = True  # type: ignore[attr-defined]
+            raise
+        return self
+
+
+class _Connection(sqlite3.Connection):
+    failed = False
+
+    def cursor(self, factory: Any = _Cursor) -> Any:
+        return super().cursor(factory)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().cursor(_Cursor).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        return super().cursor(_Cursor).executemany(sql, parameters)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        return super().cursor(_Cursor).executescript(script)
+
+
+def undoes(sql: str) -> bool:
+    """Whether a statement goes back to a savepoint."""
+    words = sql.split(None, 3)[:3]
+    return [word.upper() for word in words[:1]] == ["ROLLBACK"] and "TO" in (
+        word.upper() for word in words[1:]
+    )
+
+
 class SqliteSession:
     """A held sqlite3 connection. Writers of one process take turns by a lock, since SQLite's own
     waiting sleeps and is not fair; writers of other processes are waited for by SQLite."""
@@ -54,10 +109,15 @@ class SqliteSession:
         self._ours = True
         self._holding = False
         self._lazy = settings.side
+        self.raw: _Connection
         self._writer = _writers.setdefault(path, threading.Lock())
         try:
             self.raw = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=settings.lock_timeout_seconds
+                path,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=settings.lock_timeout_seconds,
+                factory=_Connection,
             )
             self.raw.execute("PRAGMA journal_mode=WAL")
             self.raw.execute(f"PRAGMA synchronous={'NORMAL' if settings.side else 'FULL'}")
@@ -73,6 +133,7 @@ class SqliteSession:
     def handle(self, kind: str | None = None) -> sqlite3.Connection:
         """The connection, from now on not allowed to begin, commit or roll back by itself."""
         self._ours = False
+        self.raw.failed = False
         return self.raw
 
     def handled(self) -> None:
@@ -82,6 +143,10 @@ class SqliteSession:
                 raise self._aborted()
         except sqlite3.ProgrammingError as error:
             raise self.explain(error) from error
+        if self.raw.failed:
+            raise errors.TransactionAborted(
+                "a database error inside the handler was swallowed; let it out, or set a savepoint and go back to it"
+            )
 
     def begin(self, step: Begin) -> Any:
         self._take_turn(self.settings.lock_timeout_seconds)

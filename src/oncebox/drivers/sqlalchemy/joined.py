@@ -16,6 +16,7 @@ from oncebox.drivers.session import MATTERS, Settings
 from oncebox.drivers.sqlalchemy import outcomes
 from oncebox.drivers.sqlalchemy.given import Given
 from oncebox.drivers.sqlalchemy.held import Held
+from oncebox.drivers.sqlite import undoes
 
 
 class Joined(Held):
@@ -29,10 +30,15 @@ class Joined(Held):
         event.listen(self._engine, "rollback", self._on_rollback)
         event.listen(self._engine, "release_savepoint", self._on_release)
         event.listen(self._engine, "before_cursor_execute", self._on_statement)
+        self._failed = False
+        """SQLite undoes a statement that failed and goes on: nothing else tells that its error was swallowed."""
+        if given.engine.dialect.name == "sqlite":
+            event.listen(self._engine, "handle_error", self._on_error)
+            event.listen(self._engine, "rollback_savepoint", self._on_undone)
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with: a session for this call alone, the connection, or nothing."""
-        self._ours = False
+        self._ours = self._failed = False
         if kind is None:
             return None
         if kind.endswith("connection"):
@@ -58,6 +64,8 @@ class Joined(Held):
             self._session.flush()
         self._ours, self._session = True, None
         self._check_root()
+        if self._failed:
+            raise outcomes.swallowed()
         if self._open.invalidated:
             raise outcomes.cut_off()
         nested = self._open.get_nested_transaction()
@@ -118,8 +126,18 @@ class Joined(Held):
         if is_batchs and not self._ours and connection is self.raw:
             raise outcomes.refused()
 
-    def _on_statement(self, connection: Connection, *_: object) -> None:
+    def _on_error(self, context: Any) -> None:
+        if not self._ours and context.connection is self.raw:
+            self._failed = True
+
+    def _on_undone(self, connection: Connection, name: str, context: object) -> None:
         if not self._ours and connection is self.raw:
+            self._failed = False
+
+    def _on_statement(self, connection: Connection, cursor: object, statement: str, *_: object) -> None:
+        if not self._ours and connection is self.raw:
+            if self._failed and undoes(statement):
+                self._failed = False
             if self._ended:
                 raise outcomes.ended()
             self._check_open()
