@@ -143,7 +143,7 @@ def _act(verb: str, choice: Choice, reason: str, by: str | None) -> Act:
 
 
 def public(each: DeadLetter) -> dict[str, Any]:
-    words = msgspec.structs.asdict(each)
+    words = {**msgspec.structs.asdict(each), "key": each.lane or each.key}
     return {word: value for word, value in words.items() if word not in ("fingerprint", "lane")}
 
 
@@ -178,7 +178,7 @@ def table(found: list[DeadLetter]) -> Table:
     for each in found:
         table.add_row(
             plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.type),
-            plain(each.key or ""), plain(each.reason), plain(each.error_type), str(each.attempts),
+            plain(each.lane or each.key or ""), plain(each.reason), plain(each.error_type), str(each.attempts),
             age(each.dead_seconds),
         )  # fmt: skip
     return table
