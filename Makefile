@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CORE := $(VENV)/core.stamp
 DEV := $(VENV)/dev.stamp
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

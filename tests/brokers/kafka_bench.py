@@ -100,7 +100,7 @@ class KafkaBench(Bench):
         """Open, and in a group that has settled: what is published from now on was delivered to nobody."""
         source = await super().source()
         assert isinstance(source, KafkaSource)
-        await eventually_async(lambda: source.joined and any(each.partitions for each in self.sources), 30)
+        await eventually_async(lambda: source.joined and any(each.partitions for each in self.sources), 80)
         return source
 
     async def publish(self, *messages: Message | Delivery, duplicates: int = 0) -> None:
@@ -132,7 +132,7 @@ class Topic:
         kafka = Kafka(self.cluster.servers, **{**QUICK, **(config or {})})
         source = kafka.topics(self.name, group=f"group-of-{self.name}", **words)
         await source.open()
-        await eventually_async(lambda: source.joined, 30)
+        await eventually_async(lambda: source.joined, 80)
         return source
 
     async def publish(self, *names: str, **words: Any) -> None:

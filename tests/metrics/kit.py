@@ -69,7 +69,7 @@ class Shop:
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         return parse(answer.text)
 
-    async def scrape_until(self, predicate: Callable[[Series], bool], seconds: float = 30) -> Series:
+    async def scrape_until(self, predicate: Callable[[Series], bool], seconds: float = 80) -> Series:
         """Scrape until it shows what is asked for."""
         found: list[Series] = []
 
