@@ -75,7 +75,8 @@ def test_last_write_wins_is_told_when_any_order_is_asked_for(lite: App) -> None:
     consumer = handled_by(lite, overwrite)
     with pytest.raises(NotOnce) as caught:
         prove_once(consumer, *messages(2), any_order=True)
-    assert caught.value.fault == "order"
+    # Side by side, the later message may already win; one after the other it does for certain.
+    assert caught.value.fault in ("concurrent", "order")
     assert "account, id='ada': balance is '1' instead of '2'" in str(caught.value)
 
 
