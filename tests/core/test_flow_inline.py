@@ -5,7 +5,9 @@ import pytest
 from oncebox import errors
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Outcome, Reason, Status
-from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Next, Rollback, Settle, Side
+from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Next, Rollback, Settle, Side, Step
+from oncebox.runtime.mailbox import ThreadMailbox
+from oncebox.runtime.workers import next_turn
 from tests.core.flows import item, known, work
 from tests.core.stepping import Stepped, play, queries_of, script_of
 
@@ -194,3 +196,34 @@ def test_a_suspect_does_not_travel_with_a_commit_because_it_is_marked_first() ->
     names = script_of(flow.steps)
     assert names.index("Side(mark_inline)") < names.index("Handle", 5)
     assert "withdraw" in names[-3], "the marker goes with the commit"
+
+
+def test_a_worker_that_always_has_a_next_message_looks_at_its_queue_all_the_same() -> None:
+    one, two = item(), item("evt-2")
+    worker = work(monotonic=lambda: 60.0)
+    worker.looked = 59.9
+    mailbox = ThreadMailbox()
+    mailbox.items.extend([one, two])
+    turn: list[tuple[type[Step], object]] = [
+        (Begin, 1),
+        (Handle, None),
+        (Next, None),
+        (Commit, 0),
+        (Next, None),
+        (Settle, None),
+    ]
+    flow = play(next_turn(worker, mailbox, 1), turn)
+    assert script_of(flow.steps)[-1] == "Settle", "it has looked a moment ago"
+    worker.looked = 58.0
+    # It asks for no next message, and what is due in the queue has its turn.
+    due: list[tuple[type[Step], object]] = [
+        (Begin, 1),
+        (Handle, None),
+        (Commit, 0),
+        (Settle, None),
+        (Begin, 0),
+        (Fetch, []),
+    ]
+    flow = play(next_turn(worker, mailbox, 2), [*due, (Rollback, None), (Fetch, [])])
+    assert queries_of(flow.steps[5]) == ["take"]
+    assert worker.looked == 60.0

@@ -16,6 +16,7 @@ import msgspec
 
 from oncebox import App, Backoff
 from oncebox.core import stored
+from oncebox.core import work as core_work
 from oncebox.core.outcomes import Answer, Status
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.run import run, run_async
@@ -288,6 +289,9 @@ class Cell:
 def hasten(patch: Any = setattr) -> None:
     """No pauses that only spare a server: these tests wait for events, not for time."""
     patch(workers, "POLL_SECONDS", 0.01)
+    # Looks at an inline worker's queue come whenever it is idle, never by the clock: steps have numbers here.
+    patch(workers, "LOOK_SECONDS", 0.0)
+    patch(core_work, "OVERDUE_SECONDS", float("inf"))
     patch(workers, "pause_seconds", lambda times: 0.005)
     patch(stored, "CONTESTED_SECONDS", 0.02)
 

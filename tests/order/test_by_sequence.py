@@ -241,3 +241,21 @@ async def test_a_message_stored_in_the_callers_transaction_stands_in_line(shop: 
             cases.process_sync(case("a", version), connection)
     await shop.work_off(cases)
     assert applied(shop, "a") == [7, 8, 9]
+
+
+@stored
+async def test_a_version_that_nobody_can_handle_is_missing_and_skips_nothing(shop: Shop) -> None:
+    cases = shop.consumer(payload_bytes_max=100, **BY_SEQUENCE)
+    shop.handler(cases)(note)
+    large = event("large", payload={"case": "a", "version": 3, "blob": "x" * 200})
+    items = [cases.intake.from_message(message) for message in (large, case("a", 4), case("a", 1))]
+    await shop.perform(cases, lambda work: receive(work, items))
+    await shop.work_off(cases)
+    await put(shop, cases, case("a", 2))
+    assert applied(shop, "a") == [1, 2]
+    queries = shop.app.database.queries
+    [stuck] = await shop.perform(cases, lambda work: stuck_keys(queries))
+    assert (stuck.why, stuck.missing) == ("gap", "3")
+    await shop.perform(cases, lambda work: skip_gap(queries, cases.name, "a", ACT))
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [1, 2, 4]

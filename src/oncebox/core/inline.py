@@ -66,10 +66,11 @@ def stream(work: Work, item: Item | None) -> Op[None]:
     while item is not None:
         # A flush inside the next message's transaction would flush nothing: the last of a group is
         # committed alone.
-        chain = not work.lazy or len(held) + 1 < GROUP_MAX
+        overdue = work.is_overdue()
+        chain = not overdue and (not work.lazy or len(held) + 1 < GROUP_MAX)
         opened, following = yield from deliver(work, item, opened, chain=chain)
         held.append(item)
-        if following is None:
+        if following is None and not overdue:
             following = yield Next()
         if not work.lazy or following is None or len(held) >= GROUP_MAX:
             if work.lazy or item.doubtful:

@@ -159,7 +159,8 @@ def receive_refused(work: Work, item: Item) -> Op[None]:
     try:
         changed = yield Begin(token, (claiming(work, item, token),), carried=True)
         if changed:
-            blocks = item.lane is not None and work.policy.on_dead == "block"
+            # By sequence its version is missing, like one that never came; by arrival nothing else says so.
+            blocks = item.lane is not None and item.version is None and work.policy.on_dead == "block"
             after = (enter(work, [item])[1], block(work, item)) if blocks else ()
             yield Commit(token, (bury(work, item, reason, error, 0), *after))
             item.outcome = Outcome(Status.DEAD, error=error, reason=reason)

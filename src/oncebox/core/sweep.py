@@ -73,8 +73,11 @@ def count_step(queries: Queries, windows: Mapping[str, float], walk: Walk, step:
     try:
         yield Begin(new_token())
         rows = yield from find(queries, windows, walk, step)
-    finally:
-        yield Rollback()
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
+    yield Rollback()
     return Counter(row.consumer for row in rows)
 
 

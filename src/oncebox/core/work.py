@@ -27,6 +27,10 @@ def new_token() -> str:
     return f"{_origin}.{os.getpid()}.{next(_tokens)}"
 
 
+OVERDUE_SECONDS = 1.0
+"""An inline worker that always has a next message looks at its queue all the same, this often."""
+
+
 class Item:
     """One message on its way through a flow. `outcome` is set before it is settled."""
 
@@ -135,6 +139,8 @@ class Work:
         self.reruns: dict[Any, int] = {}
         self.unrecorded: dict[int, Exception] = {}
         """Failures of stored messages that could not be written down yet; recorded before they run again."""
+        self.looked: float | None = None
+        """When an inline worker last looked at its queue; None for who has none to look at."""
         self.idle = False
         """Nothing was due last time: look before opening a transaction."""
         self.spills = spills or (policy.mode == "inline" and policy.order_by is not None)
@@ -168,6 +174,11 @@ class Work:
     def withdraw(self) -> Call:
         """Take back the marker of what this worker has in hand."""
         return self.call(self.queries.withdraw, worker=self.worker, slot=self.slot)
+
+    def is_overdue(self) -> bool:
+        """Whether an inline worker must look at its queue now: what failed, and what is behind it in its
+        lane, waits there, and a broker that always has more must not keep it waiting for ever."""
+        return self.looked is not None and self.monotonic() - self.looked >= OVERDUE_SECONDS
 
     def conflicted(self) -> None:
         """Batches got into each other's way: try half as many."""

@@ -18,7 +18,7 @@ from oncebox.core.ordered import deliver_in_order
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch, work_long
-from oncebox.core.work import Item, Work
+from oncebox.core.work import OVERDUE_SECONDS, Item, Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
 from oncebox.runtime.mailbox import Mailbox, TaskMailbox, ThreadMailbox
@@ -31,8 +31,8 @@ log = logging.getLogger("oncebox")
 POLL_SECONDS = 0.5
 """How often an idle stored worker looks for itself; it is woken sooner by its own process."""
 BACKOFF_MAX_SECONDS = 10.0
-QUEUE_EVERY = 20
-"""An inline worker that is busy looks at its queue once in so many turns."""
+LOOK_SECONDS = 0.25
+"""An inline worker whose line runs empty again and again looks at its queue no more often than this."""
 
 
 def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
@@ -254,12 +254,18 @@ class TaskWorker:
 
 def next_turn(work: Work, mailbox: Mailbox, turn: int) -> Op[bool]:
     """The turn this consumer's mode asks for. An inline consumer's queue has what failed, what waits for
-    its turn, and what was redriven; it is looked at whenever there is nothing else, and now and then."""
+    its turn, and what was redriven; it is looked at when there is nothing else, and once a second."""
     if work.policy.mode == "stored":
         return (yield from stored_turn(work, turn))
+    if work.looked is None:
+        work.looked = work.monotonic()
     busy = yield from inline_turn(work, mailbox)
-    if not busy or turn % QUEUE_EVERY == 0:
-        busy |= yield from stored_turn(work, turn)
+    idle_seconds = work.monotonic() - work.looked
+    if work.is_overdue() or (not busy and idle_seconds >= LOOK_SECONDS):
+        found = yield from stored_turn(work, turn)
+        # While there is something, it is looked at after every turn.
+        work.looked = work.monotonic() - (OVERDUE_SECONDS if found else 0.0)
+        busy |= found
     return busy
 
 
