@@ -63,6 +63,19 @@ class Delivery(msgspec.Struct):
         return Message(id=self.id, type=kind, source="s", payload=payload, deliveries=redelivered)
 
 
+def one_lane(message: Message) -> str:
+    """All of them are of one key."""
+    return "k"
+
+
+def by_alphabet(message: Message) -> int:
+    """`a` is version 1."""
+    return ord(message.id[0]) - ord("a") + 1
+
+
+BY_KEY: dict[str, Any] = {"order_by": "key", "key": one_lane}
+BY_SEQUENCE = {"order_by": "sequence", "key": one_lane, "sequence": by_alphabet, "sequence_start": 1}
+
 SCENARIOS = (
     Scenario("inline", "inline", ("a", "b", "a")),
     Scenario("inline redelivered", "inline", ("a*", "b*")),
@@ -100,6 +113,16 @@ SCENARIOS = (
         "lease dead", "stored", ("a",), {"retry": Backoff(attempts=1)}, {"a": "forever"}, long=True,
         endings={"a": "dead"},
     ),
+    Scenario("receive in order", "receive", ("a", "b", "a"), BY_KEY),
+    Scenario("receive by sequence", "receive", ("b", "a"), BY_SEQUENCE),
+    Scenario("stored in order", "stored", ("a", "b"), BY_KEY, {"a": 1}),
+    Scenario(
+        "stored in order, past a dead head", "stored", ("a", "b"),
+        {**BY_KEY, "on_dead": "skip", "retry": Backoff(attempts=2, base_seconds=0)}, {"a": "forever"},
+        endings={"a": "dead"},
+    ),
+    Scenario("stored by sequence", "stored", ("b", "a"), BY_SEQUENCE),
+    Scenario("lease in order", "stored", ("a", "b"), BY_KEY, long=True),
     Scenario("reap inline", "reap inline", ("a*",), deaths=1),
     Scenario("reap stored", "reap stored", ("a", "b"), deaths=1),
     Scenario("publish", "inline", ("a", "b"), {"batch": 2}, sends="publish"),
