@@ -32,6 +32,7 @@
     │   ├── BrokerUnavailable         connection refused, lost or closed; nothing is charged
     │   └── QueueFull                 the broker took nothing: a bound of its own is reached
     ├── StoreError                    a payload kept in a store is missing or damaged
+    ├── ArchiveError                  an archive can't be reached, or a part of it is damaged
     ├── LeaseLost                     another worker took over; our effects are rolled back
     ├── HandlerTimeout                the handler ran longer than its policy allows
     ├── UnknownEffect                 a call to the outside may have happened; policy or a person decides
@@ -182,6 +183,10 @@ class BrokerUnavailable(BrokerError):
 
 class QueueFull(BrokerError):
     """A bounded queue takes no more for now; the message was not taken."""
+
+
+class ArchiveError(OnceboxError):
+    """An archive can't be written or read, or a part of it is not what was written. Nothing was deleted."""
 
 
 class StoreError(OnceboxError):
