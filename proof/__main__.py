@@ -48,15 +48,21 @@ def prove(wanted: list[jobs.Job], seed: str, *, whole: bool) -> report.Report:
     began = time.monotonic()
     found: dict[str, list[Any]] = defaultdict(list)
     broken: list[str] = []
+    took: dict[str, float] = defaultdict(float)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=spawn) as pool:
         pending = [(job, pool.submit(jobs.perform, job)) for job in wanted]
         told = began
         for done, (job, future) in enumerate(pending, 1):
             try:
-                found[job[0]].append(future.result())
+                piece, seconds = future.result()
+                found[job[0]].append(piece)
+                took[job[0]] += seconds
             except Exception as error:
                 broken.append(f"{job}: {type(error).__name__}: {error}")
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)
+                raise
             if time.monotonic() - told > 20:
                 told = time.monotonic()
                 print(f"{told - began:5.0f} s: {done} of {len(pending)}, at {job[0]}", flush=True)
@@ -68,6 +74,7 @@ def prove(wanted: list[jobs.Job], seed: str, *, whole: bool) -> report.Report:
     for walked in found["walk"]:
         made.properties[walked.engine] = walked.steps
         made.violations += walked.violations
+    made.seconds_by_part = {part: round(seconds, 1) for part, seconds in took.items()}
     made.seconds = round(time.monotonic() - began, 1)
     return made
 

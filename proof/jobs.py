@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from typing import Any
 
 from proof import model
@@ -31,11 +32,12 @@ def quiet() -> None:
     logging.getLogger("oncebox").setLevel(logging.CRITICAL)
 
 
-def perform(job: Job) -> Any:
-    """One piece; its result."""
+def perform(job: Job) -> tuple[Any, float]:
+    """One piece; its result, and the seconds it took."""
     quiet()
     name, words = job
-    return PIECES[name](**words)
+    began = time.monotonic()
+    return PIECES[name](**words), time.monotonic() - began
 
 
 def interleave(name: str, combinations: list[list[str]], seed: str, most: int) -> list[tuple[str, Found]]:

@@ -44,6 +44,8 @@ class Report(msgspec.Struct, kw_only=True):
     bugs: dict[str, str] = {}
     """Each planted bug, and where it showed."""
     seconds: float = 0.0
+    seconds_by_part: dict[str, float] = {}
+    """What each kind of piece took, added up over the processes that share them."""
     violations: list[str] = []
 
 
@@ -133,6 +135,7 @@ def table(report: Report) -> str:
         ("planted bugs", f"{report.planted}, caught {report.caught}"),
         *(("", f"{bug}: {where[:110]}") for bug, where in report.bugs.items()),
         ("seconds", f"{report.seconds:.0f}"),
+        ("", ", ".join(f"{part} {seconds:.0f}" for part, seconds in report.seconds_by_part.items())),
         ("seed", report.seed),
         ("violations", f"{len(report.violations)}"),
         *(("", text[:1500]) for text in report.violations[:20]),

@@ -137,13 +137,14 @@ class Schedule:
             at = choose(ready)
             self.moves.append(at)
             actor = self.actors[at]
+            step = actor.step
             self.trace.append(f"{at}{actor.move()}")
             self.waited |= actor.waits
             if self.world.is_sqlite:
                 # Others may move the lock; who has just found it taken need not look before.
                 stalled = {*stalled, at} if actor.waits else set()
                 actor.waits = False
-            else:
+            elif step is not None and not actor.waits and actor.hands.gave_up_locks(step):
                 for other in self.actors:
                     if other.waits and other is not actor:
                         other.look()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from psycopg.pq import TransactionStatus
 
 from oncebox import errors
 from oncebox.core import steps
@@ -55,6 +56,10 @@ class Hands:
     def poll(self, *, wait: bool = False) -> Reply | None:
         """The reply of a step that waited, if it has come; with `wait`, as soon as it comes."""
         raise NotImplementedError
+
+    def gave_up_locks(self, step: Step) -> bool:
+        """Whether this step, which is done, may have let go of what others wait for."""
+        return True
 
     def vanish(self) -> None:
         """What is left of a process that was killed: the server rolls its transaction back."""
@@ -152,11 +157,18 @@ class PostgresHands(Hands):
 
     def poll(self, *, wait: bool = False) -> Reply | None:
         if not wait:
+            # A lock is handed on before the reply of the commit that gave it up: ask first, then listen.
+            if self._answered.empty() and self.is_waiting(self.pids):
+                return None
             return self._heard()
         try:
             return self._answered.get(timeout=STUCK_SECONDS)
         except queue.Empty:
             return None
+
+    def gave_up_locks(self, step: Step) -> bool:
+        status = self.session.raw.info.transaction_status
+        return isinstance(step, RELEASING) or status == TransactionStatus.IDLE
 
     def close(self) -> None:
         self._asked.put(None)
@@ -169,3 +181,5 @@ STATEMENTS = (
     steps.Flush, steps.Handle, steps.Script,
 )  # fmt: skip
 """Steps that may wait for a lock."""
+RELEASING = (steps.Commit, steps.Rollback, steps.Restore, steps.Side)
+"""Steps that end a transaction, or a part of one."""

@@ -27,7 +27,8 @@ from tests.crash.effects import create_table, reader, tables
 
 AT_ONCE = Backoff(attempts=3, base_seconds=0)
 RECOVERING = {
-    mode: Policy(mode=mode, retry=AT_ONCE, unknown_type_seconds=0.0) for mode in ("inline", "stored")
+    "inline": Policy(mode="inline", retry=AT_ONCE),
+    "stored": Policy(mode="stored", retry=AT_ONCE, batch=20, unknown_type_seconds=0.0),
 }
 KINDS = {"l": "long", "x": "call", "u": "nobody"}
 """Message ids that begin so have a type of their own; all others are short."""
@@ -223,27 +224,35 @@ class World:
                     self._run(stream(work, item))
             elif again:
                 self._run(receive(work, again))
-            if mode == "stored" and self._queued():
+            queued = self._queued() if mode == "stored" else {}
+            if queued:
                 self._text(self.later())
-                for flow in (
-                    work_batch(work),
-                    work_long(work),
-                    work_effect(work),
-                    work_batch(work, suspect=True),
-                ):
-                    self._run(flow)
-                self._run(bury_unknown(work, self.registries[mode].names()))
-            if not self.pending and (mode == "inline" or not self._queued()):
+                self._work_off(work, queued)
+            if not self.pending and not queued:
                 break
         self.retire(self.workers)
 
     def _text(self, text: str) -> None:
         self.hands[0].session.execute_text(text)
 
-    def _queued(self) -> bool:
+    def _queued(self) -> dict[str, int]:
+        """The types of what waits, and how often processes have died with one of each."""
         mark = "?" if self.is_sqlite else "%s"
-        text = f"SELECT 1 FROM {self.prefix}queue WHERE consumer = {mark} LIMIT 1"
-        return bool(self.reader.execute(text, (self.name,)).fetchall())
+        text = f"SELECT type, max(deaths) FROM {self.prefix}queue WHERE consumer = {mark} GROUP BY type"
+        return dict(self.reader.execute(text, (self.name,)).fetchall())
+
+    def _work_off(self, work: Work, queued: dict[str, int]) -> None:
+        """One turn of each flow that has something to do."""
+        if "t" in queued:
+            self._run(work_batch(work))
+        if "long" in queued:
+            self._run(work_long(work))
+        if "call" in queued:
+            self._run(work_effect(work))
+        if any(queued.values()):
+            self._run(work_batch(work, suspect=True))
+        if "nobody" in queued:
+            self._run(bury_unknown(work, self.registries["stored"].names()))
 
     def judge(self) -> list[str]:
         """What the checker says about the end."""
