@@ -94,12 +94,11 @@ class Harness:
     # The world.
 
     def send(self, *ids: str, ending: str | None = "done", duplicates: int = 0) -> None:
-        """Send messages; each is put into the queue `1 + duplicates` times."""
+        """Send messages, all at once; each is put into the queue `1 + duplicates` times."""
         kind = "long" if self.spec.long else "t"
-        for name in ids:
-            self.sent.append(Sent((self.spec.consumer, "s", name), b"{}", ending))
-            message = Message(id=name, source="s", type=kind, payload=b"{}")
-            self.broker.memory.put(QUEUE, message, duplicates=duplicates)
+        self.sent += [Sent((self.spec.consumer, "s", name), b"{}", ending) for name in ids]
+        messages = [Message(id=name, source="s", type=kind, payload=b"{}") for name in ids]
+        self.broker.memory.put(QUEUE, *messages, duplicates=duplicates)
 
     def start(self, **changes: Any) -> Child:
         """A new worker process, with these words of its spec changed; returns when it runs."""

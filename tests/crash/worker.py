@@ -63,8 +63,10 @@ class Spec(msgspec.Struct, kw_only=True):
     """What the server is told of idle transactions, where the policy's timeout does not say it."""
     trip: Trip | None = None
     plant: str = ""
-    hold: bool = False
-    """Receive nothing before the gate is open."""
+    hold_at: int | None = None
+    """After so many deliveries, ask for no more before the gate is open."""
+    quiet: bool = False
+    """Once it runs, write nothing but what deliveries need: no tallies, no retention."""
     sleep_after: int = 0
     """Stand still once the broker has heard so many acks."""
 
@@ -77,12 +79,14 @@ class LoggedSource(RemoteSource):
         self.spec = spec
         self.events = events
         self.acks = 0
+        self.deliveries = 0
 
     async def receive(self, limit: int) -> list[Delivery]:
-        if self.spec.hold:
-            await eventually_async(Path(self.spec.gate).exists, 60)
+        if self.spec.hold_at is not None and self.deliveries >= self.spec.hold_at:
+            await eventually_async(Path(self.spec.gate).exists, 100)
         self.events.log("asks")
         deliveries = await super().receive(limit)
+        self.deliveries += len(deliveries)
         self.events.log("received", count=len(deliveries))
         return deliveries
 
@@ -158,6 +162,16 @@ def set_idle_bound(seconds: float) -> None:
     running.connection_settings = bounded
 
 
+def keep_quiet() -> None:
+    """Have nothing written that no delivery asks for."""
+
+    async def nothing(self: object) -> None:
+        await asyncio.Event().wait()
+
+    running.Running._maintain = nothing  # type: ignore[method-assign]
+    running.Sweeper.run = nothing  # type: ignore[method-assign]
+
+
 async def work(spec: Spec) -> None:
     """Run the app until SIGTERM."""
     events = Events(Path(spec.events))
@@ -167,6 +181,8 @@ async def work(spec: Spec) -> None:
         set_trip(spec, events)
     if spec.idle_seconds is not None:
         set_idle_bound(spec.idle_seconds)
+    if spec.quiet:
+        keep_quiet()
     app = App(
         spec.url,
         heartbeat_seconds=spec.heartbeat_seconds,
@@ -179,6 +195,7 @@ async def work(spec: Spec) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with app.running() as at_work:
+        await eventually_async(at_work.keeper.first_beat.is_set, 60)
         events.log("running", worker=at_work.worker)
         await stop.wait()
     events.log("ended")
