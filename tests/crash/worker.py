@@ -24,6 +24,7 @@ from oncebox.drivers.session import Settings
 from oncebox.policy import Policy
 from oncebox.runtime import running
 from oncebox.runtime.performer import Performer
+from oncebox.runtime.sweeper import Sweeper
 from tests.crash import planted
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
@@ -169,7 +170,7 @@ def keep_quiet() -> None:
         await asyncio.Event().wait()
 
     running.Running._maintain = nothing  # type: ignore[method-assign]
-    running.Sweeper.run = nothing  # type: ignore[method-assign]
+    Sweeper.run = nothing  # type: ignore[method-assign]
 
 
 async def work(spec: Spec) -> None:
