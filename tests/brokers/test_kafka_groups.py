@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,16 @@ pytestmark = pytest.mark.xdist_group("kafka")
 
 PATIENT = {"session.timeout.ms": 3_000}
 """For what must not be taken away because this machine is slow."""
+
+
+def member(name: str) -> dict[str, Any]:
+    """Settings of a member that leads the group when its name is the first of all.
+
+    The mock ends a round as soon as its leader has sent the assignment. A follower that asks later is
+    refused, and joins anew at once; and while somebody joins, the mock refuses commits, which a broker of
+    Apache Kafka takes until the round's end. So whoever is to commit in a round must not lead it.
+    """
+    return {**PATIENT, "group.instance.id": name}
 
 
 @pytest.fixture
@@ -65,19 +76,14 @@ async def test_put_off_message_lets_the_partition_go_on_and_is_read_again_after_
     await source.close()
 
 
-@pytest.mark.xfail(
-    reason="about once in six runs what was acked comes again (and the ledger absorbs it): the commit of a drained "
-    "partition is sometimes not there when it moves. Open.",
-    strict=False,
-)
 async def test_revoked_partition_is_drained_and_its_position_goes_along(kafka_cluster: Cluster) -> None:
     topic = Topic(kafka_cluster, partitions=2)
-    first = await topic.source(PATIENT, drain=20.0)
+    first = await topic.source(member("2"), drain=20.0)
     await eventually_async(lambda: len(first.partitions) == 2, 30)
     for number in range(20):
         await topic.publish(f"m{number}", key=str(number))
     held = await take(first, 20)
-    joining = asyncio.create_task(topic.source(PATIENT, drain=20.0))
+    joining = asyncio.create_task(topic.source(member("1"), drain=20.0))
     # It is asked to give one up, and does not before what is in hand is finished.
     await eventually_async(lambda: any(lane.recalled for lane in first._desk.lanes()), 30)
     assert len(first.partitions) == 2

@@ -196,6 +196,17 @@ def test_position_is_told_once_and_again_when_the_broker_did_not_hear() -> None:
     assert hand.desk.positions([hand.lane]) == told
 
 
+def test_last_word_on_a_partition_does_not_rest_on_a_commit_that_is_on_its_way() -> None:
+    hand = Hand(keys="..")
+    lanes = hand.desk.lanes()
+    hand.desk.ack(hand.take())
+    [(lane, position)] = hand.desk.positions(lanes)
+    assert hand.desk.positions(lanes) == []
+    assert hand.desk.positions(lanes, confirmed=True) == [(lane, position)]
+    hand.desk.confirm([(lane, position)])
+    assert hand.desk.positions(lanes, confirmed=True) == []
+
+
 def test_bounds_are_kept_by_count_bytes_and_distance() -> None:
     hand = Hand(keys="....", buffer_max=4, window=6)
     assert hand.desk.is_full()

@@ -98,13 +98,18 @@ class Desk:
         with self._lock:
             return lane.tracker.span() >= (self.window // 2 if lane.paused else self.window)
 
-    def positions(self, lanes: Iterable[Lane]) -> list[tuple[Lane, int]]:
-        """What may be committed and was not yet. Counts as sent; `unsent` takes that back."""
+    def positions(self, lanes: Iterable[Lane], *, confirmed: bool = False) -> list[tuple[Lane, int]]:
+        """What may be committed and was not yet. Counts as sent; `unsent` takes that back.
+
+        With `confirmed`, also what was sent and not answered yet: for the last word on a partition, which
+        must not rest on a commit that may fail.
+        """
         found: list[tuple[Lane, int]] = []
         with self._lock:
             for lane in lanes:
                 position = lane.tracker.position()
-                if position is not None and position != lane.committed and lane.live:
+                known = lane.confirmed if confirmed else lane.committed
+                if position is not None and position != known and lane.live:
                     lane.committed = position
                     found.append((lane, position))
         return found
@@ -117,6 +122,12 @@ class Desk:
                 for lane in self._lanes.values()
                 if lane.committed is not None
             )
+
+    def confirm(self, lanes: Iterable[tuple[Lane, int]]) -> None:
+        """The broker has these positions."""
+        with self._lock:
+            for lane, position in lanes:
+                lane.confirmed = position
 
     def unsent(self, lanes: Iterable[tuple[Lane, int]]) -> None:
         """These commits failed: send them again, or what has come since."""

@@ -14,8 +14,8 @@ class Lane:
     """One partition for as long as it is assigned. A later assignment of it is another lane."""
 
     __slots__ = (
-        "committed", "end", "first", "held", "live", "partition", "paused", "recalled", "topic", "tracker",
-        "waiting",
+        "committed", "confirmed", "end", "first", "held", "live", "partition", "paused", "recalled", "topic",
+        "tracker", "waiting",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, end: int | None, committed: int | None) -> None:
@@ -30,6 +30,8 @@ class Lane:
         self.paused = False
         self.committed = committed
         """The position that the broker was last told; None when it never was."""
+        self.confirmed = committed
+        """The position that the broker is known to have: a commit may still be on its way, and fail."""
         self.first: int | None = None
         self.end = end
         """The partition's end when it was assigned: nobody has read what came later. None: not known."""

@@ -186,7 +186,7 @@ class Poller(threading.Thread):
 
     def _commit(self, consumer: Consumer, now: float) -> None:
         self._committed = now
-        wanted = self._desk.positions(self._desk.lanes())
+        wanted = self._desk.positions(self._desk.lanes(), confirmed=self._flushing)
         if self._flushing:
             self._commit_now(consumer, wanted)
             self._flushing = False
@@ -204,6 +204,8 @@ class Poller(threading.Thread):
             consumer.commit(offsets=_offsets(wanted), asynchronous=False)
         except KafkaException as error:
             self._not_committed(error, wanted)
+        else:
+            self._desk.confirm(wanted)
 
     def _not_committed(self, error: object, wanted: Iterable[tuple[Lane, int]]) -> None:
         # Costs duplicates at the next assignment, never a message. The next commit sends it again.
@@ -211,11 +213,13 @@ class Poller(threading.Thread):
         self._desk.unsent(wanted)
 
     def _on_commit(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
-        failed = [
-            (lane, each.offset)
-            for each in partitions
-            if (error or each.error) and (lane := self._desk.lane(each.topic, each.partition)) is not None
-        ]
+        failed: list[tuple[Lane, int]] = []
+        for each in partitions:
+            lane = self._desk.lane(each.topic, each.partition)
+            if lane is not None and (error or each.error):
+                failed.append((lane, each.offset))
+            elif lane is not None:
+                self._desk.confirm([(lane, each.offset)])
         if failed:
             self._not_committed(error, failed)
 
@@ -244,7 +248,8 @@ class Poller(threading.Thread):
                 self._where, _names(partitions),
             )  # fmt: skip
         if not self._abandoning:
-            self._commit_now(consumer, self._desk.positions(lanes))
+            # A commit that is on its way may be refused, and nobody would send it again.
+            self._commit_now(consumer, self._desk.positions(lanes, confirmed=True))
         self._desk.retire(lanes)
         log.info("%s: gave up %s", self._where, _names(partitions))
 
