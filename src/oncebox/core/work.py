@@ -136,6 +136,8 @@ class Work:
         self.token = token
         self.limit = policy.batch
         """Halved when batches get into each other's way, grown by one when they don't."""
+        self.crowded: Callable[[Work], None] = lambda work: None
+        """Told each time it was halved."""
         self.reruns: dict[Any, int] = {}
         self.unrecorded: dict[int, Exception] = {}
         """Failures of stored messages that could not be written down yet; recorded before they run again."""
@@ -183,6 +185,7 @@ class Work:
     def conflicted(self) -> None:
         """Batches got into each other's way: try half as many."""
         self.limit = max(1, self.limit // 2)
+        self.crowded(self)
 
     def succeeded(self) -> None:
         """Grow back slowly."""

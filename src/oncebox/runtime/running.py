@@ -31,6 +31,7 @@ from oncebox.runtime.registry import Registry
 from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.sweeper import Sweeper, check_window, warn_of_unbounded
+from oncebox.runtime.turns import Turns
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss
 
@@ -161,7 +162,8 @@ class Running:
             self._feeds.append(feed)
         workers: list[ThreadWorker | TaskWorker] = []
         if with_workers and (stored or feed is not None):
-            workers = [self._worker(member, feed) for _ in range(concurrency(member, self.database))]
+            turns = Turns()
+            workers = [self._worker(member, feed, turns) for _ in range(concurrency(member, self.database))]
         if feed is not None:
             self._start_feed(member, feed, workers)
 
@@ -174,7 +176,7 @@ class Running:
             return False
         return True
 
-    def _worker(self, member: Member, feed: Feed | None) -> ThreadWorker | TaskWorker:
+    def _worker(self, member: Member, feed: Feed | None, turns: Turns) -> ThreadWorker | TaskWorker:
         slot = next(self._slots)
         is_async = member.registry.is_async
         inline = feed is not None and member.policy.mode == "inline"
@@ -196,8 +198,10 @@ class Running:
             lost,
             feed.release if feed is not None else lambda items: None,
             self.tallies.meter,
+            turns,
         )
         work = member.work(self.worker, slot)
+        turns.join(work)
         worker: ThreadWorker | TaskWorker
         if is_async:
             worker = TaskWorker(crew, work)

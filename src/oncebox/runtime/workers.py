@@ -15,7 +15,7 @@ from oncebox.core.batch import inline_batch
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import is_suspect, stream
 from oncebox.core.ordered import deliver_in_order
-from oncebox.core.run import run, run_async
+from oncebox.core.run import Perform, run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch, work_long
 from oncebox.core.work import OVERDUE_SECONDS, Item, Work
@@ -25,6 +25,7 @@ from oncebox.runtime.mailbox import Mailbox, TaskMailbox, ThreadMailbox
 from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.sessions import finished
+from oncebox.runtime.turns import Turns
 
 log = logging.getLogger("oncebox")
 
@@ -93,6 +94,7 @@ class Crew:
         lost: Callable[[bool], None],
         release: Callable[[list[Item]], None],
         meter: Meter | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.database = database
         self.settings = settings
@@ -106,6 +108,7 @@ class Crew:
         self.release = release
         """Gives items back to their broker, neither acked nor nacked."""
         self.meter = meter
+        self.turns = turns or Turns()
 
     def performer(self, work: Work, session: Session, mailbox: Mailbox, is_async: bool) -> Performer:
         """A worker's hands on a fresh connection."""
@@ -159,7 +162,7 @@ class ThreadWorker(threading.Thread):
     def run(self) -> None:
         """Take turns until stopped; no error ends a worker, the next turn starts on a fresh connection."""
         session: Session | None = None
-        performer: Performer | None = None
+        hands: Perform | None = None
         lost = 0
         turn = 0
         while not self.stopping:
@@ -167,15 +170,19 @@ class ThreadWorker(threading.Thread):
                 if session is not None and session.broken:
                     session.close()
                     session = None
-                if session is None or performer is None:
+                if session is None or hands is None:
                     session = self.crew.database.connect(self.crew.settings)
                     performer = self.crew.performer(self.work, session, self.mailbox, False)
+                    hands = self.crew.turns.in_turn(self.work, performer, is_async=False)
                     if lost:
                         self.crew.side(self.work.withdraw())
                         self.crew.lost(False)
                         lost = 0
                 turn += 1
-                busy = run(next_turn(self.work, self.mailbox, turn), performer)
+                try:
+                    busy = run(next_turn(self.work, self.mailbox, turn), hands)
+                finally:
+                    self.crew.turns.leave(self.work)
             except Exception as error:
                 self.mailbox.put_back()
                 if session is not None:
@@ -209,7 +216,7 @@ class TaskWorker:
     async def run(self) -> None:
         """Take turns until stopped. A cancellation rolls back and leaves everything un-acked."""
         session: Session | None = None
-        performer: Performer | None = None
+        hands: Perform | None = None
         lost = 0
         turn = 0
         try:
@@ -218,15 +225,19 @@ class TaskWorker:
                     if session is not None and session.broken:
                         await finished(session.close())
                         session = None
-                    if session is None or performer is None:
+                    if session is None or hands is None:
                         session = await self.crew.database.connect_async(self.crew.settings)
                         performer = self.crew.performer(self.work, session, self.mailbox, True)
+                        hands = self.crew.turns.in_turn(self.work, performer, is_async=True)
                         if lost:
                             await self.crew.side(self.work.withdraw())
                             self.crew.lost(False)
                             lost = 0
                     turn += 1
-                    busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
+                    try:
+                        busy = await run_async(next_turn(self.work, self.mailbox, turn), hands)
+                    finally:
+                        self.crew.turns.leave(self.work)
                 except asyncio.CancelledError:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():

@@ -1,0 +1,154 @@
+"""Batches that keep meeting on the same rows go one after the other, and try side by side again later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from oncebox.core.run import Perform
+from oncebox.core.steps import Begin, Commit, Rollback, Step
+from oncebox.core.work import Work
+from oncebox.engines.queries import load
+from oncebox.policy import Policy
+from oncebox.runtime.turns import LONGEST_SECONDS, SHORTEST_SECONDS, Turns
+from tests.waiting import eventually
+
+BATCH = Begin("t", lock_ms=30)
+ALONE = Begin("t")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def turns(clock: Clock) -> Turns:
+    return Turns(clock)
+
+
+@pytest.fixture
+def works(turns: Turns) -> list[Work]:
+    made = [Work("c", load("sqlite"), Policy(batch=64), slot=slot) for slot in range(2)]
+    for work in made:
+        turns.join(work)
+    return made
+
+
+def meet(work: Work, times: int) -> None:
+    for _ in range(times):
+        work.conflicted()
+
+
+def test_first_meetings_halve_and_nobody_waits(turns: Turns, works: list[Work]) -> None:
+    meet(works[0], 2)
+    assert works[0].limit == 16
+    assert not turns.is_crowded
+
+
+def test_batches_that_are_none_any_more_take_turns_with_whole_ones(turns: Turns, works: list[Work]) -> None:
+    meet(works[1], 1)
+    meet(works[0], 3)
+    assert turns.is_crowded
+    assert [work.limit for work in works] == [64, 64]
+
+
+def test_worker_that_is_alone_has_nobody_to_wait_for(turns: Turns) -> None:
+    work = Work("c", load("sqlite"), Policy(batch=64))
+    turns.join(work)
+    meet(work, 6)
+    assert work.limit == 1, "another process is in the way: smaller is all that helps"
+    assert not turns.is_crowded
+
+
+def test_side_by_side_is_tried_again_ever_more_seldom_until_it_is_calm(
+    turns: Turns, works: list[Work], clock: Clock
+) -> None:
+    def crowded_for() -> float:
+        meet(works[0], 3)
+        began = clock.now
+        while turns.is_crowded:
+            clock.now += 0.5
+        return clock.now - began
+
+    assert [crowded_for() for _ in range(3)] == [SHORTEST_SECONDS, 2 * SHORTEST_SECONDS, 4 * SHORTEST_SECONDS]
+    assert max(crowded_for() for _ in range(6)) == LONGEST_SECONDS
+    clock.now += LONGEST_SECONDS + 1
+    assert crowded_for() == SHORTEST_SECONDS
+
+
+def hands(log: list[tuple[int, str]], slot: int) -> Perform:
+    def perform(step: Step) -> None:
+        log.append((slot, type(step).__name__))
+
+    return perform
+
+
+@pytest.fixture
+def log() -> list[tuple[int, str]]:
+    return []
+
+
+@pytest.mark.parametrize("end", [Commit("t"), Rollback()])
+def test_thread_waits_until_the_other_batch_has_ended(
+    turns: Turns, works: list[Work], log: list[tuple[int, str]], end: Step
+) -> None:
+    meet(works[0], 3)
+    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=False) for work in works)
+    first(BATCH)
+    thread = threading.Thread(target=lambda: (second(BATCH), second(end)), daemon=True)
+    thread.start()
+    first(ALONE)  # what is no batch never waits, nor lets anybody in
+    assert (1, "Begin") not in log
+    first(end)
+    thread.join(20)
+    assert log.index((0, type(end).__name__)) < log.index((1, "Begin"))
+
+
+def test_thread_that_lost_its_connection_lets_the_next_one_in(
+    turns: Turns, works: list[Work], log: list[tuple[int, str]]
+) -> None:
+    meet(works[0], 3)
+    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=False) for work in works)
+    first(BATCH)
+    turns.leave(works[1])  # not its turn: nothing to give away
+    threading.Thread(target=lambda: second(BATCH), daemon=True).start()
+    assert (1, "Begin") not in log
+    turns.leave(works[0])
+    eventually(lambda: (1, "Begin") in log, 20)
+
+
+async def test_task_waits_and_a_cancelled_one_takes_no_turn(
+    turns: Turns, works: list[Work], log: list[tuple[int, str]]
+) -> None:
+    meet(works[0], 3)
+    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=True) for work in works)
+    await first(BATCH)
+    given_up = asyncio.create_task(second(BATCH))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    waiting = asyncio.create_task(second(BATCH))
+    await asyncio.sleep(0)
+    assert (1, "Begin") not in log
+    await first(Commit("t"))
+    await waiting
+    assert log[-2:] == [(0, "Commit"), (1, "Begin")]
+    await second(Rollback())
+    await first(BATCH)
+
+
+def test_worker_without_batches_is_left_alone(turns: Turns) -> None:
+    work = Work("c", load("sqlite"), Policy())
+    perform = hands([], 0)
+    assert turns.in_turn(work, perform, is_async=False) is perform
