@@ -38,6 +38,7 @@ def main() -> int:
         _conclude(console, figures)
         failed = bool(figures.lost or figures.doubled)
         if failed:
+            console.print(chain.standing, highlight=False, markup=False)
             for log in sorted(Path(folder).glob("*.log")):
                 console.print(
                     f"{log.stem}: {log.read_text(errors='replace')[-1500:]}", highlight=False, markup=False

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import secrets
+import signal
 import socket
 import time
 from collections import Counter
@@ -21,12 +22,15 @@ from examples.delivery.parts import TOKEN, Broker, Scan, connect, memory, set_up
 from examples.delivery.processes import Crew
 from examples.delivery.provider import Provider
 from examples.delivery.senders import Senders
+from examples.delivery.standing import standing
 from oncebox.engines.queries import prefix
 
 SERVICES = ("intake", "tracking", "notify")
 LOOK_SECONDS = 0.1
 STALL_SECONDS = 120.0
 """Without any progress for this long, the run is over, and what is missing counts as lost."""
+
+TELL_SECONDS = 3.0
 
 Mishap = Callable[[], None]
 
@@ -76,6 +80,8 @@ class Chain:
         self._scans = _scans(options.scans, self._chance)
         self._urls: dict[str, str] = {}
         self.provider = Provider(options.seed)
+        self.standing = ""
+        """What waited where, when nothing moved any more."""
 
     async def run(self) -> Figures:
         """From the first scan to the count."""
@@ -98,7 +104,9 @@ class Chain:
                         await self._watch(crew, senders)
                     finally:
                         sending.cancel()
-                        await asyncio.gather(sending, return_exceptions=True)
+                        [said] = await asyncio.gather(sending, return_exceptions=True)
+                        if isinstance(said, Exception):
+                            self.standing += f"senders: {said!r}\n"
             self.figures.seconds = time.monotonic() - started
             self._judge()
         return self.figures
@@ -134,6 +142,10 @@ class Chain:
                 else:
                     figures.kills += await crew.kill(self._chance)
             if time.monotonic() - moved_at > STALL_SECONDS:
+                self.standing = standing(self._rows, SERVICES) + f"\nsenders done: {senders.done}\n"
+                # Into the services' logs: where every thread and task of theirs is.
+                crew.signal(signal.SIGUSR1)
+                await asyncio.sleep(TELL_SECONDS)
                 return
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -86,12 +86,16 @@ class Crew:
     ) -> None:
         for seat in self.seats:
             seat.ending = True
-            seat.signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.gather(*self._tasks)
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all of them."""
         for seat in self.seats:
-            seat.signal(signal.SIGKILL)
+            seat.signal(number)
 
     def anybody_works(self) -> bool:
         """Whether there is somebody to kill."""

@@ -252,6 +252,64 @@ async def test_waiting_receive_is_told_of_a_loss_and_the_next_one_connects_again
             assert ids(await received(source)) == ["a"]
 
 
+async def test_broker_that_falls_silent_while_it_is_asked_is_a_loss_and_no_cancellation(
+    rabbitmq: RabbitMQServer, rabbit: RabbitMQ, name: str
+) -> None:
+    # aiormq gives up what waits on a connection without heartbeats by CancelledError, which would end whoever
+    # receives, publishes or answers for good, and quietly.
+    with Proxy(rabbitmq.port) as way:
+        through = RabbitMQ(f"amqp://guest:guest@127.0.0.1:{way.port}/?heartbeat=1")
+        async with opened(through.queue(name, create=True)) as source:
+            sink = through.exchange("", routing_key=name)
+            await sink.open()
+            way.go_silent()
+            receiving, reply = await asyncio.gather(
+                received(source), sink.publish([Message(id="a")]), return_exceptions=True
+            )
+            assert isinstance(receiving, BrokerUnavailable)
+            assert isinstance(reply, list)
+            assert isinstance(reply[0], BrokerUnavailable)
+            way.cut()
+            # Not heard by the first connection's channel: another one is opened while the next message is sent.
+            assert await sink.publish([Message(id="b")]) == [None]
+            assert "b" in ids(await received(source))
+            await sink.close()
+
+
+async def test_channel_that_is_lost_between_two_answers_is_no_error(
+    rabbitmq: RabbitMQServer, rabbit: RabbitMQ, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(rabbit.queue(name, create=True)) as source:
+        for number in range(5):
+            send(rabbitmq, name, message_id=str(number))
+        held: list[Delivery] = []
+        while len(held) < 5:
+            held += await received(source)
+        subscription = source._subscription
+        assert subscription is not None
+
+        async def losing(tag: int, **words: Any) -> None:
+            subscription.end(BrokerUnavailable("lost"))
+
+        monkeypatch.setattr(subscription.channel, "basic_ack", losing)
+        monkeypatch.setattr(subscription.channel, "basic_nack", losing)
+        await source.ack(held[1:4:2])
+        await source.release(held)
+        again: list[Delivery] = []
+        while len(again) < 5:
+            again += await received(source)
+        assert sorted(ids(again)) == [str(number) for number in range(5)]
+        await source.ack(again)
+
+
+async def test_sink_that_is_not_let_in_blames_no_message(rabbitmq: RabbitMQServer, name: str) -> None:
+    sink = RabbitMQ(f"amqp://guest:wrong@127.0.0.1:{rabbitmq.port}/").exchange("", routing_key=name)
+    [reply] = await sink.publish([Message(id="a")])
+    assert isinstance(reply, BrokerUnavailable), "a relay would park the message for good"
+    assert "refuses user 'guest'" in str(reply)
+    await sink.close()
+
+
 async def test_deleted_queue_is_unavailable_until_it_is_back(
     rabbit: RabbitMQ, rabbitmq: RabbitMQServer, name: str
 ) -> None:

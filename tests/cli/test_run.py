@@ -78,6 +78,24 @@ async def test_a_handler_that_blocks_everything_is_left_behind(sqlite_url: str, 
         assert await shop.state("evt-1") == ""
 
 
+@pytest.mark.parametrize("handler", ["async", "sync"])
+async def test_usr1_tells_where_everything_is_and_ends_nothing(
+    sqlite_url: str, tmp_path: Path, handler: str
+) -> None:
+    async with open_shop(tmp_path, sqlite_url, handler=handler) as shop:
+        shop.pay("evt-1")
+        with await _runs(shop) as running:
+            await eventually_async(lambda: shop.in_hand("evt-1"))
+            running.signal(signal.SIGUSR1)
+            # What receives is a task in both; the handler is a task or a thread of its own.
+            await running.says("Task receiving from payments:")
+            await running.says('shop.py"')
+            shop.go_on()
+            await eventually_async(lambda: shop.queue.acked == 1)
+            running.signal(TERM)
+            assert await running.ends() == 0
+
+
 async def test_stored_messages_are_received_by_one_process_and_handled_by_another(
     database_url: str, tmp_path: Path
 ) -> None:

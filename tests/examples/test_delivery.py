@@ -3,13 +3,16 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from examples.delivery.__main__ import main
-from examples.delivery.chain import Chain, Options
+from examples.delivery.chain import SERVICES, Chain, Options
 from examples.delivery.parts import Scan, connect, set_up
+from examples.delivery.standing import standing
+from oncebox import Outbox
 from tests.brokers.chaos import SOAKING
 
 ROOT = Path(__file__).parents[2]
@@ -96,3 +99,21 @@ def test_a_chain_that_stands_still_is_given_up(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("examples.delivery.processes.SEATS", {})
     figures = asyncio.run(Chain(Options(scans=3, kills=0), tmp_path).run())
     assert (figures.lost, figures.doubled, figures.moved) == (3, 0, 0)
+
+
+def test_what_stands_still_is_told(tmp_path: Path) -> None:
+    chain = Chain(Options(scans=2), tmp_path)
+    chain._urls = {name: f"sqlite:///{tmp_path / name}.db" for name in SERVICES}
+    for name, url in chain._urls.items():
+        set_up(name, url)
+    with chain.provider, closing(connect(chain._urls["intake"])) as connection:
+        Outbox("intake").publish(connection, "parcel.scanned", {})
+        connection.execute("UPDATE oncebox_outbox SET state = 2, error = 'BrokerError: no queue'")
+        connection.commit()
+    told = standing(chain._rows, SERVICES).splitlines()
+    assert any(line.startswith("intake: outbox: [('2', '0', 'BrokerError: no queue', '1'") for line in told)
+    assert not [line for line in told if "Error'" in line], "every question is answered"
+    (tmp_path / "notify.db").unlink()
+    assert any(
+        "notify: queue: [('OperationalError'" in line for line in standing(chain._rows, SERVICES).splitlines()
+    )

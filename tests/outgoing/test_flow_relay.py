@@ -3,11 +3,11 @@
 from typing import Any
 
 from oncebox.core.outgoing import SLOTS
-from oncebox.core.relay import MARK_MAX, Relaying, heads, send, take
+from oncebox.core.relay import AWAY_SECONDS_MAX, MARK_MAX, Relaying, heads, send, take
 from oncebox.core.run import run_async
 from oncebox.core.steps import Op, Publish, Side, Step
 from oncebox.engines.queries import load
-from oncebox.errors import BrokerError
+from oncebox.errors import BrokerError, BrokerUnavailable
 from tests.core.fixtures import stored
 from tests.core.kit import Shop
 from tests.core.stepping import Stepped, script_of
@@ -91,6 +91,18 @@ def test_a_key_that_failed_waits_and_only_what_was_confirmed_is_marked() -> None
         if isinstance(step, Side)
     ]
     assert marked == [("outbox_fail", [1]), ("outbox_drop", [3, 4])]
+
+
+def test_a_long_outage_does_not_put_a_row_off_for_long() -> None:
+    made = relaying()
+    answers = [BrokerUnavailable("away"), BrokerError("no")]
+    stepped = played(made, [row(1, "a", attempts=18), row(2, "b", attempts=18)], answers)
+    seconds = {
+        tuple(step.call.params["seqs"]): step.call.params["seconds"]
+        for step in stepped.steps
+        if isinstance(step, Side) and step.call.query.name == "outbox_fail"
+    }
+    assert seconds == {(1,): AWAY_SECONDS_MAX, (2,): made.retry.max_seconds}
 
 
 def test_the_last_try_parks_and_its_key_goes_on() -> None:

@@ -23,6 +23,7 @@ from oncebox.cli.logs import Level, set_up
 from oncebox.cli.options import DebugOption
 from oncebox.cli.output import print_json
 from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
+from oncebox.cli.stacks import tell_on_signal
 from oncebox.cli.stopping import Stopping, leave
 from oncebox.errors import ConfigError, OnceboxError
 from oncebox.metrics import Operations
@@ -216,6 +217,7 @@ async def _serve(
 
     stopping = Stopping(asked.set, hurry)
     (stopping.listen if worker is None else stopping.obey)()
+    tell_on_signal()
     try:
         async with AsyncExitStack() as stack:
             running = await stack.enter_async_context(app.running(only=parts, worker=worker))
@@ -270,6 +272,7 @@ async def _supervise(
         )
         stopping = Stopping(supervisor.drain, supervisor.stop, seconds=2 * STOP_SECONDS + 1)
         stopping.listen()
+        tell_on_signal()
         log.info("oncebox %s looks after %d worker processes on %s", __version__, workers, app.database.place)
         if not await supervisor.run():
             raise ConfigError("a worker process could not start; its own log line above says what to change")

@@ -28,6 +28,9 @@ MARK_SECONDS = 0.2
 """How much of what was confirmed may wait to be marked together: a crash sends that much again."""
 AWAY = (errors.BrokerUnavailable, errors.QueueFull)
 """No fault of the message: it is tried again for as long as it takes."""
+AWAY_SECONDS_MAX = 10.0
+"""The longest a row waits by itself for a broker that is away. Its pipe pauses as well, so that a long outage does
+not write to the rows all the time; when the broker is back, they go out soon."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -170,7 +173,7 @@ def _put_off(relaying: Relaying, batch: list[Outgoing], replies: list[BaseExcept
     queries = relaying.queries
     failed: set[str] = set()
     parked: dict[str, list[int]] = {}
-    again: dict[tuple[str, int], list[int]] = {}
+    again: dict[tuple[str, int, bool], list[int]] = {}
     for row, reply in zip(batch, replies, strict=True):
         if reply is None:
             continue
@@ -179,14 +182,19 @@ def _put_off(relaying: Relaying, batch: list[Outgoing], replies: list[BaseExcept
         if refused or (attempts >= relaying.retry.attempts and not isinstance(reply, AWAY)):
             parked.setdefault(_text(reply), []).append(row.seq)
             continue
-        again.setdefault((_text(reply), attempts), []).append(row.seq)
+        again.setdefault((_text(reply), attempts, isinstance(reply, AWAY)), []).append(row.seq)
         if row.message.key is not None:
             failed.add(row.message.key)
     for error, seqs in parked.items():
         yield Side(Call(queries.outbox_park, {"seqs": seqs, "error": error}))
-    for (error, attempts), seqs in again.items():
+    for (error, attempts, away), seqs in again.items():
         # Each row draws its own delay up to the ceiling, so that a batch which failed for one of them falls apart.
-        params = {"seqs": seqs, "error": error, "seconds": relaying.retry.ceiling_seconds(attempts)}
+        seconds = relaying.retry.ceiling_seconds(attempts)
+        params = {
+            "seqs": seqs,
+            "error": error,
+            "seconds": min(seconds, AWAY_SECONDS_MAX) if away else seconds,
+        }
         yield Side(Call(queries.outbox_fail, params))
     return failed
 

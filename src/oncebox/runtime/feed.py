@@ -170,13 +170,14 @@ class Feed:
                 await self._bury(delivery, reason)
             for delivery, delay in nacks:
                 await self.source.nack(delivery, delay)
-        except BrokerUnavailable as error:
+        except Exception as error:
             # The broker delivers them again, and the ledger absorbs it.
             log.warning(
                 "source %s: %d answers were lost: %s",
                 self.source.name,
                 len(acks) + len(dead) + len(nacks),
                 error,
+                exc_info=None if isinstance(error, BrokerUnavailable) else error,
             )
         finally:
             for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
@@ -190,8 +191,8 @@ class Feed:
             if self.outstanding:
                 try:
                     await self.source.extend(list(self.outstanding.values()), EXTEND_BY_SECONDS)
-                except BrokerUnavailable:
-                    continue
+                except Exception as error:
+                    log.debug("source %s: not extended: %s", self.source.name, error)
 
     def release(self, items: list[Item]) -> None:
         """On the loop: give these back to the broker at once, neither acked nor nacked."""
@@ -203,7 +204,7 @@ class Feed:
     async def _release(self, deliveries: list[Delivery]) -> None:
         try:
             await self.source.release(deliveries)
-        except BrokerUnavailable as error:
+        except Exception as error:
             log.warning("source %s: %d were not given back: %s", self.source.name, len(deliveries), error)
         self._room.set()
 

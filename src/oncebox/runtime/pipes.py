@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from oncebox.brokers.contract import Sink
 from oncebox.core.relay import Outgoing
 from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError
+from oncebox.runtime.lasting import is_asked
 from oncebox.runtime.workers import pause_seconds
 
 PUBLISH_TIMEOUT_SECONDS = 30.0
@@ -68,6 +69,10 @@ class Pipe:
                 answers = await self.sink.publish([row.message for row in batch])
         except TimeoutError:
             return [BrokerUnavailable(f"sink {self.sink.name} did not confirm in time")] * len(batch)
+        except asyncio.CancelledError:
+            if is_asked():
+                raise
+            return [BrokerUnavailable(f"sink {self.sink.name} gave up what was on its way")] * len(batch)
         except Exception as error:
             return [error] * len(batch)
         if len(answers) != len(batch):

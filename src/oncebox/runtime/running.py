@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Protocol
 
 from oncebox.brokers.contract import Source
@@ -24,6 +25,7 @@ from oncebox.policy import Policy
 from oncebox.runtime.feed import Feed, Tallies, hand_out, report
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.keeper import Keeper, new_worker_id
+from oncebox.runtime.lasting import lasting
 from oncebox.runtime.mailbox import TaskMailbox
 from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import Performer
@@ -120,24 +122,28 @@ class Running:
         await asyncio.get_running_loop().run_in_executor(None, self.keeper.first_beat.wait, 10)
         self._stack.push_async_callback(self._stop_keeper)
         self.outgoing = OutgoingBell(self)
-        self._tasks.append(asyncio.create_task(self.outgoing.run()))
+        self._last("the bell", self.outgoing.run)
         if self.sinks and "relay" in self.only:
             await self._start_relay()
         for member in self.members:
             await self._start_member(member)
-        self._tasks.append(asyncio.create_task(self._maintain()))
+        self._last("maintenance", self._maintain)
         self.sweeper = Sweeper(self.database, self.members, self.worker)
         if "sources" in self.only or "workers" in self.only:
-            self._tasks.append(asyncio.create_task(self.sweeper.run()))
+            self._last("retention", self.sweeper.run)
+
+    def _last(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Have it run until everything is stopped."""
+        self._tasks.append(asyncio.create_task(lasting(what, run), name=what))
 
     async def _start_relay(self) -> None:
         bell = self.outgoing.relay_bell = Bell()
         relay = Relay(self.database, self.sinks, self.worker, bell, keep_seconds=self.keep_published_seconds)
         self._stack.push_async_callback(relay.close)
         await relay.open()
-        self._tasks.append(asyncio.create_task(relay.run()))
+        self._last("the relay", relay.run)
         if self.database.dialect == "postgresql" and not self.database.pooled:
-            self._tasks.append(asyncio.create_task(listen(self.database, bell)))
+            self._last("the relay's ear", partial(listen, self.database, bell))
 
     async def _stop_keeper(self) -> None:
         self.keeper.stop()
@@ -236,14 +242,15 @@ class Running:
     def _start_feed(self, member: Member, feed: Feed, workers: list[ThreadWorker | TaskWorker]) -> None:
         if member.policy.mode == "stored":
             receiver = Receiver(self, member, feed, workers)
-            self._tasks.append(asyncio.create_task(receiver.run()))
+            self._last(f"storing for {member.name}", receiver.run)
             boxes = [receiver.mailbox]
         else:
             boxes = [worker.mailbox for worker in workers]  # type: ignore[misc]
-        receive_task = feed.receive(lambda items: hand_out(boxes, items))
-        self._source_tasks.append(asyncio.create_task(receive_task))
-        self._tasks.append(asyncio.create_task(feed.answer(self.tallies)))
-        self._tasks.append(asyncio.create_task(feed.extend()))
+        receive = partial(feed.receive, partial(hand_out, boxes))
+        receiving = lasting(f"receiving from {feed.source.name}", receive)
+        self._source_tasks.append(asyncio.create_task(receiving, name=f"receiving from {feed.source.name}"))
+        self._last(f"answering {feed.source.name}", partial(feed.answer, self.tallies))
+        self._last(f"extending at {feed.source.name}", feed.extend)
 
     async def _maintain(self) -> None:
         """Once a second: tallies; now and then: the dead among the workers, types nobody handles."""
@@ -396,6 +403,7 @@ class Receiver:
         performer: Performer | None = None
         lost = 0
         work = self.member.work(self.running.worker, 0)
+        self.mailbox.put_back()  # what an earlier run had in hand, if it was ended in the middle
         try:
             while True:
                 await self.mailbox.wait(60)

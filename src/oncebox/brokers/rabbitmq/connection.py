@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import unquote, urlsplit
 
 import aiormq
@@ -85,7 +87,7 @@ class Link:
                 self._connection = await self._connect()
             connection = self._connection
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with answered():
                 return await connection.channel(publisher_confirms=confirms)
         except LOST as error:
             raise self.unavailable(error) from None
@@ -95,7 +97,7 @@ class Link:
         tolerate_unreadable_properties()
         connection = aiormq.Connection(self._url)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with answered(CONNECT_SECONDS):
                 await connection.connect()
         except (ProbableAuthenticationError, AuthenticationError):
             raise ConfigError(
@@ -116,6 +118,24 @@ class Link:
         return BrokerUnavailable(f"{self.where}: {reason(error)}")
 
 
+@asynccontextmanager
+async def answered(seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
+    """A call of aiormq, `seconds` at most. Raises one of `LOST` when nobody answers any more.
+
+    aiormq rejects what waits on a lost connection with CancelledError. Taken for what it says, it would end
+    our caller's task for good, though nobody has asked it to end.
+    """
+    task = asyncio.current_task()
+    asked = task.cancelling() if task is not None else 0
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except asyncio.CancelledError:
+        if task is None or task.cancelling() > asked:
+            raise
+        raise ConnectionError("aiormq gave the call up") from None
+
+
 def reason(error: BaseException | None) -> str:
     """Why, without anything that may hold a secret or a payload."""
     if isinstance(error, TimeoutError):
@@ -133,7 +153,7 @@ def reason(error: BaseException | None) -> str:
 async def closed(thing: AbstractChannel | aiormq.Connection) -> None:
     """Close a channel or connection, however far gone it is."""
     try:
-        async with asyncio.timeout(CLOSE_SECONDS):
+        async with answered(CLOSE_SECONDS):
             await thing.close()
     except LOST:
         pass

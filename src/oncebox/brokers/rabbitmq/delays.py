@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from typing import Any
 
 from aiormq.abc import DeliveredMessage
 
-from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, Link
+from oncebox.brokers.rabbitmq.connection import LOST, Link, answered
 from oncebox.brokers.rabbitmq.publisher import Letter, Publisher
 from oncebox.brokers.rabbitmq.wire import copy_of
 from oncebox.errors import BrokerUnavailable, ConfigError
@@ -43,7 +42,7 @@ class DelayQueues:
         try:
             channel = await self._publisher.channel()
             if queue not in self._publisher.declared:
-                async with asyncio.timeout(CALL_SECONDS):
+                async with answered():
                     arguments = delay_arguments(self._queue, milliseconds)
                     await channel.queue_declare(queue, durable=True, arguments=arguments)
                 self._publisher.declared.add(queue)

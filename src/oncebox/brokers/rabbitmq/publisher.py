@@ -12,7 +12,7 @@ from aiormq.exceptions import DeliveryError, PublishError
 from pamqp.commands import Basic
 
 from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, Link, closed
-from oncebox.errors import BrokerError, BrokerUnavailable, QueueFull
+from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError, QueueFull
 
 
 class Letter(NamedTuple):
@@ -64,6 +64,10 @@ class Publisher:
             channel = await self.channel()
         except BrokerUnavailable as error:
             return [error] * len(letters)
+        except ConfigError as error:
+            # It worked when the sink was opened, and no message is to blame: a broker that is starting, or
+            # being changed, may let us in again.
+            return [BrokerUnavailable(str(error))] * len(letters)
         for run in _runs(letters):
             outcomes = await asyncio.gather(
                 *(

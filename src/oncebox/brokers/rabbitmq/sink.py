@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
-from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, Link
+from oncebox.brokers.rabbitmq.connection import LOST, Link, answered
 from oncebox.brokers.rabbitmq.publisher import Letter, Publisher
 from oncebox.brokers.rabbitmq.wire import SHORT_BYTES_MAX, to_amqp
 from oncebox.errors import ConfigError, MessageError
@@ -46,7 +45,7 @@ class RabbitSink:
         try:
             channel = await self._publisher.channel()
             if self._exchange:
-                async with asyncio.timeout(CALL_SECONDS):
+                async with answered():
                     await channel.exchange_declare(
                         self._exchange, exchange_type=self._kind, durable=True, passive=not self._create
                     )

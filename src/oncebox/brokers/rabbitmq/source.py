@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from aiormq.abc import DeliveredMessage
 
 from oncebox.brokers.contract import Delivery
-from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, Link
+from oncebox.brokers.rabbitmq.connection import LOST, Link, answered
 from oncebox.brokers.rabbitmq.delays import DelayQueues
 from oncebox.brokers.rabbitmq.subscription import Subscription
 from oncebox.brokers.rabbitmq.topology import QueueWords, check_queue
@@ -151,7 +151,7 @@ class RabbitSource:
         """Return when the queue has heard every answer given so far."""
         if (subscription := self._subscription) is not None and subscription.over is None:
             with contextlib.suppress(*LOST):
-                async with asyncio.timeout(CALL_SECONDS):
+                async with answered():
                     await subscription.channel.queue_declare(self.name, passive=True)
 
     # Subscribing. One change at a time, in a task of its own: cancelling a call half-way would close the

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
-from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, closed
+from oncebox.brokers.rabbitmq.connection import LOST, answered, closed
 from oncebox.errors import BrokerUnavailable
 
 
@@ -38,7 +38,7 @@ class Subscription:
 
     async def consume(self, prefetch: int) -> None:
         """Have the broker send, `prefetch` unanswered at most. Raises what aiormq raises."""
-        async with asyncio.timeout(CALL_SECONDS):
+        async with answered():
             await self._stop()
             await self.channel.basic_qos(prefetch_count=prefetch)
             started = await self.channel.basic_consume(self.queue, self._take_in)
@@ -47,7 +47,7 @@ class Subscription:
 
     async def rest(self) -> None:
         """Have the broker send nothing more, and give back what nobody asked for."""
-        async with asyncio.timeout(CALL_SECONDS):
+        async with answered():
             await self._stop()
             back = [self._tag(message) for message in self.waiting]
             self.waiting.clear()
@@ -107,15 +107,18 @@ class Subscription:
             if tag not in done:
                 break
             last = tag
-        for tag in sorted(done):
+        for tag in done:
+            # All of them first: while an answer is sent, the channel may end and take the rest along.
             del self.unanswered[tag]
-            if tag >= last:
-                await self._send(self.channel.basic_ack(tag, multiple=tag == last, wait=False))
+        for tag in sorted(tag for tag in done if tag >= last):
+            await self._send(self.channel.basic_ack(tag, multiple=tag == last, wait=False))
 
     async def requeue(self, tags: Iterable[int]) -> None:
         """Give back, to be delivered again at once."""
-        for tag in [tag for tag in tags if tag in self.unanswered]:
-            await self._reject(tag, requeue=True)
+        for tag in list(tags):
+            # Looked up one by one: while an answer is sent, the channel may end and take the rest along.
+            if tag in self.unanswered:
+                await self._reject(tag, requeue=True)
 
     async def bury(self, tag: int) -> None:
         """Have the broker move it to the queue's dead-letter exchange."""
@@ -130,7 +133,7 @@ class Subscription:
     async def _send(self, sending: Awaitable[None]) -> None:
         """An answer that can't be sent needs none: the broker gives the message to somebody else."""
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with answered():
                 await sending
         except LOST:
             pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from typing import Any, Literal, get_args
@@ -15,7 +14,7 @@ from aiormq.exceptions import (
     ChannelPreconditionFailed,
 )
 
-from oncebox.brokers.rabbitmq.connection import CALL_SECONDS, LOST, Link, closed
+from oncebox.brokers.rabbitmq.connection import LOST, Link, answered, closed
 from oncebox.errors import ConfigError
 
 log = logging.getLogger("oncebox")
@@ -94,7 +93,7 @@ async def check_queue(link: Link, words: QueueWords) -> QueueFacts:
 async def _find(link: Link, words: QueueWords) -> None:
     channel = await link.channel()
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with answered():
             await channel.queue_declare(words.name, passive=True)
     except ChannelNotFoundEntity:
         if words.create:
@@ -119,7 +118,7 @@ async def _find(link: Link, words: QueueWords) -> None:
 async def _declare(link: Link, words: QueueWords) -> None:
     channel = await link.channel()
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with answered():
             await channel.queue_declare(words.name, durable=True, arguments=words.arguments())
     except ChannelAccessRefused:
         raise _refused(link, words.name, "create") from None
@@ -138,7 +137,7 @@ async def _learn(link: Link, words: QueueWords) -> QueueFacts:
     for _ in range(_QUESTIONS_MAX):
         channel = await link.channel()
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with answered():
                 await channel.queue_declare(
                     words.name,
                     durable=flags["durable"],
