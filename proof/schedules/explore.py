@@ -6,6 +6,7 @@ A schedule is the list of those who moved, in order; a step that had to wait for
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 from oncebox.core.steps import Op, Step
 from oncebox.core.work import Item
 from proof.schedules.flows import Flow
-from proof.schedules.hands import Hands, Reply
+from proof.schedules.hands import PROBE_SECONDS, STUCK_SECONDS, Hands, Reply
 from proof.schedules.world import World
 
 MOVES_MAX = 600
@@ -77,12 +78,13 @@ class Actor:
         self._go_on(reply)
         return name
 
-    def look(self, *, wait: bool = False) -> None:
+    def look(self) -> bool:
         """Go on if what it waited for has come."""
-        reply = self.hands.poll(wait=wait)
+        reply = self.hands.poll()
         if reply is not None:
             self.waits = False
             self._go_on(reply)
+        return reply is not None
 
 
 class Schedule:
@@ -126,10 +128,9 @@ class Schedule:
             if self.world.is_sqlite:
                 ready = [at for at, actor in enumerate(self.actors) if not actor.ended and at not in stalled]
             if not ready:
-                waiting = [actor for actor in self.actors if not actor.ended]
-                if not waiting:
+                if all(actor.ended for actor in self.actors):
                     break
-                if not self._wait(waiting):
+                if not self._wait():
                     self.stuck.append("I5: everybody waits for everybody")
                     break
                 continue
@@ -145,23 +146,29 @@ class Schedule:
                 stalled = {*stalled, at} if actor.waits else set()
                 actor.waits = False
             elif step is not None and not actor.waits and actor.hands.gave_up_locks(step):
-                for other in self.actors:
-                    if other.waits and other is not actor:
-                        other.look()
+                self._look()
         else:
             self.stuck.append(f"I5: still not done after {MOVES_MAX} moves")
         self.world.recover(self.mode)
         return self.stuck + self.world.judge()
 
-    def _wait(self, waiting: list[Actor]) -> bool:
+    def _look(self) -> bool:
+        """Let go on who can, and whom that one lets go on."""
+        moved = False
+        while any(actor.look() for actor in self.actors if actor.waits):
+            moved = True
+        return moved
+
+    def _wait(self) -> bool:
         """Nobody can move: the database breaks the tie, or nobody does."""
         if self.world.is_sqlite:
             return False
-        waiting[0].look(wait=True)
-        for actor in waiting[1:]:
-            if actor.waits:
-                actor.look()
-        return any(not actor.waits for actor in waiting)
+        until = time.monotonic() + STUCK_SECONDS
+        while not self._look():
+            if time.monotonic() > until:
+                return False
+            time.sleep(PROBE_SECONDS)
+        return True
 
 
 def explore(world: World, flows: Sequence[Flow], seed: str, most: int = LEAST) -> Found:

@@ -53,8 +53,8 @@ class Hands:
         """Perform the step; None when it waits for a lock."""
         raise NotImplementedError
 
-    def poll(self, *, wait: bool = False) -> Reply | None:
-        """The reply of a step that waited, if it has come; with `wait`, as soon as it comes."""
+    def poll(self) -> Reply | None:
+        """The reply of a step that waited, if it has come."""
         raise NotImplementedError
 
     def gave_up_locks(self, step: Step) -> bool:
@@ -115,7 +115,7 @@ class LiteHands(Hands):
             return None
         return None if isinstance(error, errors.LockBusy) else reply
 
-    def poll(self, *, wait: bool = False) -> Reply | None:
+    def poll(self) -> Reply | None:
         return None
 
     def vanish(self) -> None:
@@ -155,16 +155,11 @@ class PostgresHands(Hands):
                     return None
         raise AssertionError("a step neither ends nor waits for a lock")
 
-    def poll(self, *, wait: bool = False) -> Reply | None:
-        if not wait:
-            # A lock is handed on before the reply of the commit that gave it up: ask first, then listen.
-            if self._answered.empty() and self.is_waiting(self.pids):
-                return None
-            return self._heard()
-        try:
-            return self._answered.get(timeout=STUCK_SECONDS)
-        except queue.Empty:
+    def poll(self) -> Reply | None:
+        # A lock is handed on before the reply of the commit that gave it up: ask first, then listen.
+        if self._answered.empty() and self.is_waiting(self.pids):
             return None
+        return self._heard()
 
     def gave_up_locks(self, step: Step) -> bool:
         status = self.session.raw.info.transaction_status

@@ -31,6 +31,7 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.running import connection_settings
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker
+from tests.crash.deciding import DECISIONS
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
 from tests.crash.faults import Ended, Fault, Steps, Stuck, sever, spoil
@@ -98,7 +99,8 @@ class Cell:
         policy = {**words, **self.scenario.policy}
         self.consumer = self.app.consumer(place.consumer, None, mode=self.scenario.mode, **policy)
         if sends in ("retry", "park"):
-            register_call(self.consumer, self.events, on_unknown=sends, is_async=self.is_async)
+            doubtful = self.scenario.runs.startswith("settle")
+            register_call(self.consumer, self.events, sends, is_async=self.is_async, doubtful=doubtful)
         else:
             behaviour = Behaviour(self.events, self.scenario.behaviour, sends=sends)
             register(self.consumer, place.variant, behaviour, long=self.scenario.long)
@@ -126,6 +128,8 @@ class Cell:
         elif item.outcome.answer is Answer.ACK:
             self.events.log("ack", status=status, number=item.delivery, **details)
             del self.pending[item.delivery]
+            if self.scenario.mode == "inline" and status in (Status.STORED, Status.WAITING):
+                self.waiting.add(item.message.id)  # it waits for its turn, and the same worker takes it
         else:
             self.events.log("nack", status=status, number=item.delivery, **details)
             delivery = self.pending[item.delivery]
@@ -244,6 +248,8 @@ class Cell:
             return receive(work, [self.item(delivery) for delivery in self.pending.values()])
         if runs == "unknown":
             return bury_unknown(work, self.consumer.registry.names())
+        if runs in DECISIONS:
+            return DECISIONS[runs](work)
         if runs.startswith("relay"):
             return relaying(work, self.id, LEASE_SECONDS)
         return reap_lapsed(work, -1.0)

@@ -243,7 +243,8 @@ def _deaths_are_counted(seen: Seen, facts: _Facts, tables: Tables) -> Iterable[s
 def _order_is_kept(seen: Seen, tables: Tables) -> Iterable[str]:
     if not seen.ordered:
         return
-    place = {sent.key: at for at, sent in enumerate(seen.sent)}
+    # What is there twice has the place of the first.
+    place = {sent.key: -at for at, sent in enumerate(reversed(seen.sent))}
     line = {sent.key: sent.order_key for sent in seen.sent}
     last: dict[str, Key] = {}
     for key in tables.effects:

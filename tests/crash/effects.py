@@ -43,8 +43,9 @@ def reader(url: str) -> Any:
 class Behaviour:
     """What each message's handler does besides its effect, by id; `*` is for all others.
 
-    A number: it fails that often before it succeeds. `forever`: it always fails. `discard`: it is
-    not wanted. `kill`: its process dies. `hang`: it waits for the gate. `swallow`: it hides an error.
+    A number: it fails that often before it succeeds. `forever`: it always fails. `once`: it fails the
+    first time ever, whatever its attempts are counted as. `discard`: it is not wanted. `kill`: its process
+    dies. `hang`: it waits for the gate. `swallow`: it hides an error.
     """
 
     def __init__(
@@ -84,7 +85,11 @@ class Behaviour:
         if word == "discard":
             self._log("raised", message, tx)
             raise Discard("not wanted")
-        if word == "forever" or (isinstance(word, int) and tx.attempt <= word):
+        if (
+            word == "forever"
+            or (isinstance(word, int) and tx.attempt <= word)
+            or (word == "once" and not self.events.all("raised"))
+        ):
             self._log("raised", message, tx)
             raise RuntimeError(f"attempt {tx.attempt} fails")
 

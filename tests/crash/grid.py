@@ -15,11 +15,12 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.runtime.schema import migrate
 from oncebox.runtime.sessions import SideChannel
+from tests.crash import deciding, sending
 from tests.crash import events as log
-from tests.crash import sending
 from tests.crash.catchers import Catcher
 from tests.crash.cells import ASYNC, LEASE_SECONDS, Cell, Place
 from tests.crash.checker import Key, Seen, Sent, violations
+from tests.crash.deciding import DECISIONS
 from tests.crash.effects import create_table, reader, tables
 from tests.crash.faults import Ended, Fault, Steps, Stuck, moments
 from tests.crash.nursery import Nursery
@@ -131,6 +132,11 @@ class Run:
         scenario = self.scenario
         if scenario.before:
             self._run([self._new(spec) for spec in scenario.before], [], _arrives(scenario))
+            if scenario.runs in DECISIONS:
+                self._run([], self._queued(), "stored")
+        if scenario.runs == "purge":
+            deciding.let_others_walk(self.bench.reader)
+            deciding.make_old(self.bench.reader, self.place.consumer)
         if scenario.runs.startswith("relay"):
             sending.free_slots(self.bench.reader)
         arriving = [self._new(spec) for spec in scenario.deliver]
@@ -246,11 +252,21 @@ class Run:
             time.sleep(LEASE_SECONDS)  # what a dead relay leased is free then
             self._run([], [], "relay", 1, broken)
         if unacked := self._unacked():
-            self._run(unacked, [], _arrives(scenario), 1, broken)
+            queued = self._queued() if scenario.mode == "inline" else []
+            self._run(unacked, queued, _arrives(scenario), 1, broken)
+        if scenario.runs in DECISIONS and self._undecided():
+            deciding.let_others_walk(self.bench.reader)
+            self._run([], [], scenario.runs, 1, broken)
         if scenario.runs == "unknown":
             self._run([], [], "unknown", 1, broken)
         elif queued := self._queued():
-            self._run([], queued, "stored", 1, broken)
+            self._run([], queued, scenario.mode, 1, broken)
+
+    def _undecided(self) -> bool:
+        """Whoever decides asks again, but for a purge that was done: more may be past its window by now."""
+        if self.scenario.runs != "purge":
+            return True
+        return self._key_of("a") in {row.key for row in tables(self.bench.reader, self.place.consumer).ledger}
 
     def _retire(self, cell: Cell) -> None:
         """As a process does that ends in order: it leaves nothing in hand."""
@@ -272,7 +288,7 @@ class Run:
         return bool(sending.outgoing(self.bench.reader, self.place.consumer, self.scenario.sends))
 
     def _queued(self) -> list[str]:
-        if self.scenario.mode == "inline":
+        if self.scenario.mode == "inline" and not self.scenario.order_by:
             return []
         return [row.key[2] for row in tables(self.bench.reader, self.place.consumer).queue]
 
@@ -281,27 +297,35 @@ class Run:
         scenario, events = self.scenario, self._log()
         sent = [
             Sent(
-                self._key(delivery),
+                self._key_of(delivery.id),
                 delivery.message(scenario.long).payload,
                 scenario.endings.get(delivery.spec, "done"),
+                "k" if scenario.order_by else None,
             )
             for delivery in self.deliveries.values()
         ]
+        if scenario.order_by == "sequence":
+            sent.sort(key=lambda each: each.key)
         seen = Seen(
             sent=sent,
             acked=log.acked(events),
             starts=log.starts(events, self.killed),
+            # What a broker delivers again because it was told to comes after what it has delivered since.
+            ordered=scenario.mode == "stored" or not any(event["event"] == "nack" for event in events),
             deaths=scenario.deaths + len(self.killed) + self.given_up,
             forgotten=self.forgotten,
         )
         found = sending.counted_in(self.bench.reader, self.place.consumer, scenario, events)
         refused = self.fault is not None and self.fault.what in ("error", "conflict", "busy")
         wrong = sending.wrong(scenario, events, refused=refused)
+        wrong += deciding.wrong(self.bench.reader, self.place.consumer, scenario.runs, events)
+        purged = {each.key for each in sent if each.ending == "purged"}
+        left, seen, found = deciding.forgotten(self.bench.reader, purged, seen, found)
         unsent = ["I5: outbox rows never left"] if self._unsent() else []
-        return self.stuck + violations(seen, found) + wrong + unsent
+        return self.stuck + violations(seen, found) + wrong + left + unsent
 
-    def _key(self, delivery: Delivery) -> Key:
-        return (self.place.consumer, "s", delivery.id)
+    def _key_of(self, message_id: str) -> Key:
+        return (self.place.consumer, "s", message_id)
 
     def judge(self, what: str) -> None:
         """Fail the test with the story of this run."""

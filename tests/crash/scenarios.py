@@ -24,7 +24,7 @@ class Scenario:
     name: str
     runs: str
     """The part that is at work: `inline`, `receive`, `stored`, `reap inline`, `reap stored`, `unknown`,
-    `relay inline`."""
+    `relay inline`, or what is decided."""
     deliver: tuple[str, ...]
     policy: dict[str, Any] = field(default_factory=dict)
     behaviour: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +42,11 @@ class Scenario:
     @property
     def mode(self) -> str:
         return "inline" if "inline" in self.runs else "stored"
+
+    @property
+    def order_by(self) -> str:
+        """`key`, `sequence`, or nothing."""
+        return str(self.policy.get("order_by", ""))
 
 
 class Delivery(msgspec.Struct):
@@ -74,6 +79,7 @@ def by_alphabet(message: Message) -> int:
 
 
 BY_KEY: dict[str, Any] = {"order_by": "key", "key": one_lane}
+ONE_TRY: dict[str, Any] = {"retry": Backoff(attempts=1)}
 BY_SEQUENCE = {"order_by": "sequence", "key": one_lane, "sequence": by_alphabet, "sequence_start": 1}
 
 SCENARIOS = (
@@ -123,6 +129,13 @@ SCENARIOS = (
     ),
     Scenario("stored by sequence", "stored", ("b", "a"), BY_SEQUENCE),
     Scenario("lease in order", "stored", ("a", "b"), BY_KEY, long=True),
+    Scenario("inline in order", "inline", ("a", "b", "a"), BY_KEY, {"a": 1}),
+    Scenario("inline by sequence", "inline", ("b", "a"), BY_SEQUENCE),
+    Scenario("gap, skipped", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "skip"}),
+    Scenario(
+        "gap, parked", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "park"},
+        endings={"b": "dead", "c": "dead"},
+    ),
     Scenario("reap inline", "reap inline", ("a*",), deaths=1),
     Scenario("reap stored", "reap stored", ("a", "b"), deaths=1),
     Scenario("publish", "inline", ("a", "b"), {"batch": 2}, sends="publish"),
@@ -130,6 +143,15 @@ SCENARIOS = (
     Scenario("send", "stored", ("a",), sends="send"),
     Scenario("call", "stored", ("a",), sends="retry"),
     Scenario("call, parked", "stored", ("a",), sends="park", endings={"a": None}),
+    Scenario("settle: it happened", "settle: it happened", (), ONE_TRY, before=("a",), sends="park"),
+    Scenario("settle: it did not", "settle: it did not", (), ONE_TRY, before=("a",), sends="park"),
+    Scenario("redrive", "redrive", (), ONE_TRY, {"a": "once"}, before=("a",)),
+    Scenario("discard", "discard", (), ONE_TRY, {"a": "once"}, before=("a",), endings={"a": "discarded"}),
+    Scenario("resolve", "resolve", (), before=("a", "a!"), endings={"a!": None}),
+    Scenario(
+        "purge", "purge", ("d",), ONE_TRY, {"c": "forever"}, before=("a", "b", "c"),
+        endings={"a": "purged", "c": "dead"},
+    ),
     Scenario("bury unknown types", "unknown", ("a?",), {"unknown_type_seconds": 0.0}, endings={"a?": "dead"}),
 )  # fmt: skip
 

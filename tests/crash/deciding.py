@@ -1,0 +1,138 @@
+"""What people and policies decide about messages, broken at every step like everything else: dead ones are
+redriven, let go or resolved, calls settled, gaps closed; and what is past its window is forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from oncebox.core import sweep
+from oncebox.core.audit import Act
+from oncebox.core.dead import Choice, Decision, dead_letters, decide, resolve
+from oncebox.core.keys import close_gaps
+from oncebox.core.settle import open_effects, settle
+from oncebox.core.steps import Op
+from oncebox.core.work import Work
+from tests.crash.checker import Key, Seen, Tables
+
+WINDOW_SECONDS = 86_400.0
+STEP = 1_000_000
+"""The whole ledger in one step of the walk, however many cells have been there before."""
+
+
+def _deciding(decision: Decision) -> Callable[[Work], Op[Any]]:
+    def flow(work: Work) -> Op[Any]:
+        act = Act(verb=f"dead {decision}", who="somebody", reason="it was looked at")
+        return decide(work.queries, decision, Choice(consumer=work.consumer), act)
+
+    return flow
+
+
+def _resolving(work: Work) -> Op[None]:
+    for dead in (yield from dead_letters(work.queries, Choice(consumer=work.consumer))):
+        act = Act(verb="dead resolve", who="somebody", reason="both are meant")
+        yield from resolve(work.queries, dead, "second", act)
+
+
+def _settling(happened: bool) -> Callable[[Work], Op[Any]]:
+    def flow(work: Work) -> Op[None]:
+        for each in (yield from open_effects(work.queries, work.consumer)):
+            yield from settle(
+                work.queries, each.id, happened=happened, reason="asked them", consumer=work.consumer
+            )
+
+    return flow
+
+
+def _purging(work: Work) -> Op[None]:
+    """The walk of the sweeper, and the end of its lease."""
+    queries, windows = work.queries, {work.consumer: WINDOW_SECONDS}
+    walk = yield from sweep.begin_walk(queries, work.worker)
+    if walk is None:
+        return
+    yield from sweep.note_marks(queries, windows, walk)
+    yield from sweep.sweep_step(queries, windows, walk, work.worker, STEP)
+    yield from sweep.sweep_keys(queries, work.consumer, WINDOW_SECONDS)
+    yield from sweep.sweep_tallies(queries)
+    yield from sweep.end_walk(queries, work.worker)
+
+
+DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
+    "redrive": _deciding("redrive"),
+    "discard": _deciding("discard"),
+    "resolve": _resolving,
+    "settle: it happened": _settling(True),
+    "settle: it did not": _settling(False),
+    "gap": close_gaps,
+    "purge": _purging,
+}
+AUDITED = {"redrive": 1, "discard": 1, "resolve": 2, "settle: it happened": 1, "settle: it did not": 1}
+"""Rows that each leaves on record, however often it was tried."""
+CALLED = {"settle: it happened": 1, "settle: it did not": 2}
+"""Calls to the outside in the end, the one that was in doubt included."""
+
+
+def make_old(connection: Any, consumer: str) -> None:
+    """A year passes for all that is there, but for `b`; what waits was noted then."""
+    sqlite = isinstance(connection, sqlite3.Connection)
+    year, prefix = (365 * 86_400_000_000, "oncebox_") if sqlite else ("interval '1 year'", "oncebox.")
+    own = f"FROM {prefix}ledger WHERE consumer = '{consumer}'"
+    connection.execute(
+        f"UPDATE {prefix}ledger SET received = received - {year}, finished = finished - {year} "
+        f"WHERE consumer = '{consumer}' AND message_id <> 'b'"
+    )
+    connection.execute(
+        f"INSERT INTO {prefix}low (consumer, at, seq) SELECT '{consumer}', min(received), max(seq) + 1 {own}"
+    )
+
+
+def let_others_walk(connection: Any) -> None:
+    """A minute passes for the lease of a walk whose process has died."""
+    sqlite = isinstance(connection, sqlite3.Connection)
+    table, never = ("oncebox_sweep", "0") if sqlite else ("oncebox.sweep", "'-infinity'")
+    connection.execute(f"UPDATE {table} SET until = {never}")
+
+
+def wrong(connection: Any, consumer: str, runs: str, events: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with what was put on record, and with the calls that a person decided about."""
+    words = []
+    if (wanted := AUDITED.get(runs)) is not None:
+        prefix = "oncebox_" if isinstance(connection, sqlite3.Connection) else "oncebox."
+        text = f"SELECT count(*) FROM {prefix}audit WHERE consumer = '{consumer}'"
+        ((rows,),) = connection.execute(text).fetchall()
+        if rows != wanted:
+            words.append(f"{runs} left {rows} rows of audit, not {wanted}")
+    if (wanted := CALLED.get(runs)) is not None:
+        calls = sum(event["event"] == "called" for event in events)
+        if calls != wanted:
+            words.append(f"{runs}, and it was called {calls} times, not {wanted}")
+    return words
+
+
+def forgotten(connection: Any, keys: set[Key], seen: Seen, found: Tables) -> tuple[list[str], Seen, Tables]:
+    """What is left of those that were to be forgotten, in words; and the evidence about all others."""
+    prefix = "oncebox_" if isinstance(connection, sqlite3.Connection) else "oncebox."
+    words = []
+    for consumer, source, message_id in sorted(keys):
+        for table in ("ledger", "result", "attempt"):
+            text = (
+                f"SELECT 1 FROM {prefix}{table} WHERE consumer = '{consumer}' AND message_id = '{message_id}'"
+            )
+            if connection.execute(text).fetchall():
+                words.append(f"{message_id!r} of {source!r} is past its window, and still in {table}")
+    kept = dataclasses.replace(
+        found,
+        effects=[key for key in found.effects if key not in keys],
+        ledger=[row for row in found.ledger if row.key not in keys],
+        attempts=[row for row in found.attempts if row.key not in keys],
+    )
+    others = dataclasses.replace(
+        seen,
+        sent=[sent for sent in seen.sent if sent.key not in keys],
+        acked=[key for key in seen.acked if key not in keys],
+        starts=[start for start in seen.starts if start.key not in keys],
+    )
+    once = [key for key in keys if found.effects.count(key) == 1]
+    return words + [f"{key} did not take effect once" for key in keys if key not in once], others, kept
