@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.recycled import Recycled
 from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
 
 MEMORY = Path("/dev/shm")
@@ -97,6 +98,19 @@ def pg_url(postgres: Postgres) -> Iterator[str]:
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def recycled(postgres: Postgres) -> Recycled:
+    """The session's database for `recycled_pg_url`."""
+    return Recycled(postgres)
+
+
+@pytest.fixture
+def recycled_pg_url(recycled: Recycled) -> str:
+    """A PostgreSQL database with oncebox's tables as migrations leave them, and nothing else."""
+    recycled.clear()
+    return recycled.url
 
 
 @pytest.fixture

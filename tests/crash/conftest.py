@@ -28,7 +28,7 @@ def harness(
 
     def make(variant: str, url: str = "", **words: Any) -> Harness:
         if not url:
-            url = request.getfixturevalue("sqlite_url" if variant.startswith("sqlite") else "pg_url")
+            url = request.getfixturevalue("sqlite_url" if variant.startswith("sqlite") else "recycled_pg_url")
         made.append(Harness(url, variant, tmp_path, nursery, **words))
         return made[-1]
 

@@ -37,7 +37,7 @@ def bench(
     """A database on which the cells of one variant are run."""
     hasten(monkeypatch.setattr)
     variant: str = request.param
-    url = request.getfixturevalue("sqlite_url" if variant.startswith("sqlite") else "pg_url")
+    url = request.getfixturevalue("sqlite_url" if variant.startswith("sqlite") else "recycled_pg_url")
     bench = Bench(url, variant, tmp_path, nursery)
     yield bench
     bench.close()

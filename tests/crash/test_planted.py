@@ -30,7 +30,7 @@ def test_bug_shows_at_some_step(
     catcher: Catcher,
 ) -> None:
     hasten(monkeypatch.setattr)
-    url = request.getfixturevalue("sqlite_url" if catcher.variant.startswith("sqlite") else "pg_url")
+    url = request.getfixturevalue("sqlite_url" if catcher.variant.startswith("sqlite") else "recycled_pg_url")
     bench = Bench(url, catcher.variant, tmp_path, nursery)
     try:
         assert bench.catches(catcher), f"nobody noticed: {catcher.bug}"
