@@ -20,7 +20,7 @@ from oncebox.drivers.session import Session
 from oncebox.identity import Identity
 from oncebox.inbox import Inbox
 from oncebox.message import NAME_BYTES_MAX, Message, check_text
-from oncebox.runtime.handlers import compile_handler
+from oncebox.runtime.handlers import Handler, compile_handler
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.joined import handle_joined, handle_joined_async, store_joined, store_joined_async
 from oncebox.runtime.mailbox import ThreadMailbox
@@ -52,7 +52,13 @@ class Consumer:
             raise errors.ConfigError(
                 f"consumer {name!r}: claim_check_bytes needs a store to keep payloads in: App(…, store=FolderStore(…))"
             )
+        if self.policy.keep_payload == "never" and not getattr(source, "delays", True):
+            raise errors.ConfigError(
+                f'consumer {name!r}: keep_payload="never" needs a source that can hold a message back for a while; '
+                "from this one, what is to be tried again goes to the queue, with its payload"
+            )
         self.registry = Registry(name)
+        self.resetting: Handler | None = None
         identity = identity or (source.identity if source is not None else None)
         self.intake = Intake(name, self.policy, self.registry, identity, app.store)
 
@@ -100,6 +106,17 @@ class Consumer:
             raise errors.HandlerError(f"key_ttl={key_ttl!r}: how long the provider honours a key, above 0")
         policy = EffectPolicy(on_unknown=on_unknown, key_ttl_seconds=ttl, reconcile=reconcile)
         return self._register(types, batch=False, long=False, effect=policy)
+
+    def reset(self, function: F) -> F:
+        """Register what empties this consumer's tables before `oncebox replay` fills them again.
+
+        It runs once where a rebuild begins, in the transaction that fixes what the rebuild covers: what is
+        finished before is emptied and replayed, what is finished later is neither.
+        """
+        self.resetting = compile_handler(
+            function, types=(), batch=False, long=False, database=self.app.handle_kinds()
+        )
+        return function
 
     def _register(
         self, types: tuple[str, ...], *, batch: bool, long: bool, effect: EffectPolicy | None = None
@@ -155,7 +172,9 @@ class Consumer:
         if handle is not None:
             if self.policy.mode == "stored":
                 return await store_joined_async(self.app.schema, self.name, self.policy, item, handle)
-            return await handle_joined_async(self._inbox(), item, handle, self.app.outlets(self.name))
+            return await handle_joined_async(
+                self._inbox(), self.policy, item, handle, self.app.outlets(self.name)
+            )
         state = self.app.async_state
         async with (await state.sessions(self.policy)).lend() as session:
             performer = self._performer(session, state.side, True)
@@ -171,7 +190,7 @@ class Consumer:
         if handle is not None:
             if self.policy.mode == "stored":
                 return store_joined(self.app.schema, self.name, self.policy, item, handle)
-            return handle_joined(self._inbox(), item, handle, self.app.outlets(self.name))
+            return handle_joined(self._inbox(), self.policy, item, handle, self.app.outlets(self.name))
         state = self.app.sync_state
         with state.sessions(self.policy).lend() as session:
             performer = self._performer(session, state.side, False)

@@ -34,6 +34,7 @@
     ├── StoreError                    a payload kept in a store is missing or damaged
     ├── ArchiveError                  an archive can't be reached, or a part of it is damaged
     ├── LeaseLost                     another worker took over; our effects are rolled back
+    ├── ReplayFailed                  a handler failed in a replay; what came before it is done
     ├── HandlerTimeout                the handler ran longer than its policy allows
     ├── UnknownEffect                 a call to the outside may have happened; policy or a person decides
     ├── SequenceGap                   a version before this one is missing
@@ -195,6 +196,10 @@ class StoreError(OnceboxError):
 
 class LeaseLost(OnceboxError):
     """The lease ran out and another worker holds the message; this one's effects are rolled back."""
+
+
+class ReplayFailed(OnceboxError):
+    """A handler failed in a replay, which stands right before that message; the same command goes on."""
 
 
 class HandlerTimeout(OnceboxError):

@@ -18,6 +18,8 @@ Durability = Literal["each", "group"]
 Fingerprint = Literal["raw", "canonical"]
 OrderBy = Literal["key", "sequence"]
 OnDead = Literal["block", "skip"]
+KeepPayload = Literal["until_done", "always", "never"]
+Replay = Literal["rebuild", "suppress_effects", "forbid"]
 OnGap = Literal["park", "skip", "proceed"]
 
 
@@ -88,6 +90,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     claim_check_bytes: int = 0
     """Payloads larger than this go to the app's store, and only a reference is queued; 0: never."""
+    keep_payload: KeepPayload = "until_done"
+    """What is kept of a message's payload: until it is done; beside the ledger, for replays; or nothing, ever."""
+    replay: Replay = "forbid"
+    """What `oncebox replay` may do: run handlers again with all that they write and send (`rebuild`), without
+    what they send and call (`suppress_effects`), or not at all."""
     retention_seconds: float | None = None
     order_by: OrderBy | None = None
     """One message of a key at a time, in arrival order (`key`) or by the version it carries (`sequence`)."""
@@ -110,6 +117,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             ("mode", Mode),
             ("durability", Durability),
             ("fingerprint", Fingerprint),
+            ("keep_payload", KeepPayload),
+            ("replay", Replay),
             ("order_by", OrderBy),
             ("on_dead", OnDead),
             ("on_gap", OnGap),
@@ -147,6 +156,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.durability == "group" and self.batch > 1:
             raise ConfigError('durability="group" and batch share the same flush: choose one of them')
+        if self.keep_payload == "never" and (self.mode != "inline" or self.order_by is not None):
+            raise ConfigError(
+                'keep_payload="never" is for mode="inline" without order_by: what is stored, or waits for its turn, '
+                "waits with its payload"
+            )
+        if self.keep_payload == "never" and self.claim_check_bytes:
+            raise ConfigError(
+                'claim_check_bytes keeps payloads in a store, and keep_payload="never" keeps none'
+            )
         self._check_order()
 
     def _check_order(self) -> None:

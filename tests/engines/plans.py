@@ -46,6 +46,7 @@ HOT: dict[str, dict[str, Any]] = {
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup_one": {"consumer": "c1", **key_rows(1)[0]},
     "keep_result": {**ONE, "body": b"1"},
+    "keep": {"consumer": "c1", "rows": key_rows(1, key=None, **CONTENT)},
     "store": {"consumer": "c1", "rows": key_rows(900_001, **MARK, **PLACE, key=None, **CONTENT)},
     "vouch": {"rows": key_rows(1, consumer="c1")},
     "due": TYPES,
@@ -62,7 +63,17 @@ HOT: dict[str, dict[str, Any]] = {
     "charge": {"seq": 1, "seconds": 1.0},
     "record_attempt": {**ONE, **ERROR, "died": False, "worker": "w"},
     "count_attempts": ONE,
-    "bury": {**ONE, **MARK, **PLACE, **CONTENT, **ERROR, "key": None, "reason": "terminal", "attempts": 1},
+    "bury": {
+        **ONE,
+        **MARK,
+        **PLACE,
+        **CONTENT,
+        **ERROR,
+        "key": None,
+        "reason": "terminal",
+        "attempts": 1,
+        "kept": True,
+    },
     "bury_queued": {**ERROR, "seq": 1, "reason": "terminal", "charged": 1},
     "suspect": {"seqs": SEQS},
     "record_deaths": {"seqs": SEQS, "worker": "w"},
@@ -103,7 +114,10 @@ ELSEWHERE = {
     "dead_requeue", "dead_discard", "dead_drop",
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
-    "sweep_results", "sweep_attempts", "sweep_effects", "sweep_drop", "sweep_find",  # test_plans of the sweep
+    "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep
+    "sweep_find",
+    "replay_quiet", "replay_bound", "replay_begin", "replay_open", "replay_hold", "replay_move", "replay_end",
+    "replay_page", "replay_known", "replay_changes", "replay_watch",
 
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip

@@ -82,7 +82,7 @@ def decide_all(
     target = find_target(*where)
     act = _act(f"dead {decision}", choice, reason, by)
     if every and not apply:
-        counts = ask(target, count_dead(target.database.queries, choice))
+        counts = ask(target, count_dead(target.database.queries, choice, decision))
         would = sum(each.count for each in counts)
         _say(Done(act=act.id, decision=decision, applied=False, count=would, counts=counts), as_json)
         return
@@ -169,6 +169,10 @@ def say_one(done: Replaced, as_json: bool) -> None:
         console().print(plain(f"in line as {done.id}"))
 
 
+def _reason(each: DeadLetter) -> str:
+    return each.reason if each.is_kept else f"{each.reason} (no payload kept)"
+
+
 def table(found: list[DeadLetter]) -> Table:
     table = Table(title="dead messages", title_justify="left", title_style="bold")
     for name in ("consumer", "source", "id", "type", "key", "reason", "error"):
@@ -178,7 +182,7 @@ def table(found: list[DeadLetter]) -> Table:
     for each in found:
         table.add_row(
             plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.type),
-            plain(each.lane or each.key or ""), plain(each.reason), plain(each.error_type), str(each.attempts),
+            plain(each.lane or each.key or ""), plain(_reason(each)), plain(each.error_type), str(each.attempts),
             age(each.dead_seconds),
         )  # fmt: skip
     return table

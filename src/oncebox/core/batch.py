@@ -14,6 +14,7 @@ from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
 from oncebox.core.inline import known_outcome, spilling, vouch
+from oncebox.core.keeping import keeping
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
@@ -135,7 +136,7 @@ def results(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
             body = encode_result(item.result)
             item.result = decode_result(body)
             calls.append(work.keyed(work.queries.keep_result, item, body=body))
-    return (*calls, *outgoing_calls(work, items))
+    return (*calls, *keeping(work, items), *outgoing_calls(work, items))
 
 
 def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:

@@ -50,6 +50,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     is_conflict: bool
     """It lies beside another message of the same id, whose payload or type is not the same."""
     fingerprint: bytes
+    is_kept: bool = True
+    """False: its payload was not kept, by policy; it can't run again."""
     lane: str | None = None
     version: int | None = None
 
@@ -68,10 +70,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     older_seconds: float | None = None
     newer_seconds: float | None = None
 
-    def params(self, limit: int, *, own: bool = False) -> dict[str, Any]:
-        """As the queries want it. `own` leaves conflicts out."""
+    def params(self, limit: int, *, own: bool = False, whole: bool = False) -> dict[str, Any]:
+        """As the queries want it. `own` leaves conflicts out, `whole` what has no payload."""
         words = {**msgspec.structs.asdict(self), "ids": list(self.ids) or None}
-        return {**words, "limit": limit, "own": own}
+        return {**words, "limit": limit, "own": own, "whole": whole}
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,23 +86,26 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_letters(
-    queries: Queries, choice: Choice, limit: int = LIST_MAX, *, own: bool = False
+    queries: Queries, choice: Choice, limit: int = LIST_MAX, *, own: bool = False, whole: bool = False
 ) -> Op[list[DeadLetter]]:
-    """The chosen ones, in the order in which they would run again; `own` leaves conflicts out."""
-    rows = yield Fetch(Call(queries.dead_choose, choice.params(limit, own=own)))
+    """The chosen ones, in the order in which they would run again; `own` leaves conflicts out, `whole` what
+    has no payload."""
+    rows = yield Fetch(Call(queries.dead_choose, choice.params(limit, own=own, whole=whole)))
     return [
         DeadLetter(
             consumer=row[0], source=row[1], id=row[2], fingerprint=bytes(row[3]), type=row[4], key=row[5],
             reason=row[6], error_type=row[7], error=row[8], attempts=row[9], age_seconds=float(row[10]),
             dead_seconds=float(row[11]), lane=row[12], version=row[13], is_conflict=not row[14],
+            is_kept=bool(row[15]),
         )
         for row in rows
     ]  # fmt: skip
 
 
-def count_dead(queries: Queries, choice: Choice) -> Op[list[Count]]:
+def count_dead(queries: Queries, choice: Choice, decision: Decision = "redrive") -> Op[list[Count]]:
     """How many a bulk change would touch, by consumer, reason and type; conflicts are left out of it."""
-    rows = yield Fetch(Call(queries.dead_count, choice.params(COUNT_MAX, own=True)))
+    params = choice.params(COUNT_MAX, own=True, whole=decision == "redrive")
+    rows = yield Fetch(Call(queries.dead_count, params))
     return [Count(consumer=row[0], reason=row[1], type=row[2], count=int(row[3])) for row in rows]
 
 
@@ -108,13 +113,13 @@ def decide(queries: Queries, decision: Decision, choice: Choice, act: Act) -> Op
     """Redrive or discard up to `BATCH` of the chosen ones, in one transaction.
 
     Redriven messages keep id, headers and place in line, and have a fresh budget. Conflicts are left
-    out: their id has another message's history (`resolve`). Returns what was changed; none when nothing
-    is left.
+    out: their id has another message's history (`resolve`); and so is, of what would run again, that of which
+    no payload was kept. Returns what was changed; none when nothing is left.
     """
     token = new_token()
     try:
         yield Begin(token)
-        found = yield from dead_letters(queries, choice, BATCH, own=True)
+        found = yield from dead_letters(queries, choice, BATCH, own=True, whole=decision == "redrive")
         if not found:
             yield Rollback()
             return []
@@ -197,6 +202,10 @@ def replace(queries: Queries, dead: DeadLetter, act: Act, *, payload: bytes | No
         rows = yield Fetch(Call(queries.dead_row, key))
         if not rows:
             raise errors.UsageError(f"id {dead.id!r}: somebody else has decided about it meanwhile")
+        if payload is None and not dead.is_kept:
+            raise errors.UsageError(
+                f"id {dead.id!r}: no payload was kept of it; dead edit --payload gives it one"
+            )
         kind, ordering, body, headers, content_type, provenance, lane, version, _ = tuple(rows[0])
         body = bytes(body) if payload is None else payload
         mark = fingerprint(kind, body)

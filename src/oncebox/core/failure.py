@@ -93,13 +93,15 @@ def record_attempt(work: Work, item: Item, error: BaseException, *, died: bool =
 def bury(work: Work, item: Item, reason: str, error: BaseException, attempts: int) -> Call:
     """Put a message that is not in the queue among the dead, with all that is needed to redrive it."""
     message, text = item.message, describe_error(error)
+    kept = work.policy.keep_payload != "never"
     return work.keyed(
         work.queries.bury,
         item,
         fingerprint=item.fingerprint,
         type=message.type,
         key=message.key,
-        payload=item.payload,
+        payload=item.payload if kept else b"",
+        kept=kept,
         headers=pack_headers(message.headers),
         content_type=message.content_type,
         provenance=pack_provenance(message.provenance),

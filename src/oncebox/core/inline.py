@@ -23,6 +23,7 @@ from oncebox.core.failure import (
     lost_too_often,
     record_attempt,
 )
+from oncebox.core.keeping import keeping
 from oncebox.core.lanes import advance_those, enter, lanes_of, leave, lock
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.outgoing import outgoing_calls
@@ -186,6 +187,7 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
         body = encode_result(item.result)
         item.result = decode_result(body)
         calls = (work.keyed(work.queries.keep_result, item, body=body),)
+    calls += keeping(work, (item,))
     if item.publications or item.sendings:
         calls += outgoing_calls(work, [item])
     if item.marked:

@@ -53,6 +53,7 @@ class Queries:
     lookup: Query
     lookup_one: Query
     keep_result: Query
+    keep: Query
     store: Query
     vouch: Query
     due: Query
@@ -152,6 +153,7 @@ class Queries:
     sweep_results: Query
     sweep_attempts: Query
     sweep_effects: Query
+    sweep_kept: Query
     sweep_keys: Query
     sweep_keys_drop: Query
     sweep_tally: Query
@@ -168,8 +170,19 @@ class Queries:
     show_ledger: Query
     show_dead: Query
     show_attempts: Query
+    replay_bound: Query
+    replay_begin: Query
+    replay_open: Query
+    replay_hold: Query
+    replay_move: Query
+    replay_end: Query
+    replay_page: Query
+    replay_known: Query
+    replay_changes: Query
     fence: Query | None = None
     mark: Query | None = None
     pick: Query | None = None
     pick_suspect: Query | None = None
     taken: Query | None = None
+    replay_quiet: Query | None = None
+    replay_watch: Query | None = None

@@ -138,7 +138,13 @@ def drops(queries: Queries, rows: Sequence[Row]) -> tuple[Call, ...]:
     """All that is kept of these."""
     keys = [{"consumer": row.consumer, "source": row.source, "message_id": row.id} for row in rows]
     keys.sort(key=lambda key: (key["consumer"], key["source"], key["message_id"]))
-    names = (queries.sweep_results, queries.sweep_attempts, queries.sweep_effects, queries.sweep_drop)
+    names = (
+        queries.sweep_results,
+        queries.sweep_attempts,
+        queries.sweep_effects,
+        queries.sweep_kept,
+        queries.sweep_drop,
+    )
     return tuple(Call(query, {"rows": keys}) for query in names)
 
 

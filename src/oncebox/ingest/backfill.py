@@ -126,17 +126,21 @@ class Ingest:
         if not line.body.strip() and not line.problem:
             return None
         self.lines += 1
-        reason = line.problem or _unreadable(line.body)
-        if not reason:
-            delivery = self._delivery(line)
-            resolved = self._identity.resolve(delivery)
-            item = self.consumer.intake.from_resolved(delivery, resolved)
-            reason = self._refusal(item, resolved.why)
-            if not reason:
-                return item
-        self.rejects += 1
-        self._rejected(line, reason)
-        return None
+        item, reason = self.read(line)
+        if reason:
+            self.rejects += 1
+            self._rejected(line, reason)
+        return item
+
+    def read(self, line: Line) -> tuple[Item | None, str]:
+        """The line as a message of the consumer, or None and why it is none."""
+        if reason := line.problem or _unreadable(line.body):
+            return None, reason
+        delivery = self._delivery(line)
+        resolved = self._identity.resolve(delivery)
+        item = self.consumer.intake.from_resolved(delivery, resolved)
+        reason = self._refusal(item, resolved.why)
+        return (None, reason) if reason else (item, "")
 
     def _refusal(self, item: Item, why: str) -> str:
         """Why nobody can handle it. Not among the dead: the file is here, and so is who can mend it."""

@@ -10,6 +10,7 @@ from typing import Any
 from oncebox import errors
 from oncebox.core.guard import Join
 from oncebox.core.inline import known_outcome
+from oncebox.core.keeping import keeping
 from oncebox.core.lanes import advance_those, enter, lock, starts_unseen
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import Outlets, publish_call, send_calls
@@ -31,7 +32,7 @@ _STATES = {
 }
 
 
-def handle_joined(inbox: Inbox, item: Item, handle: Any, outlets: Outlets) -> Outcome:
+def handle_joined(inbox: Inbox, policy: Policy, item: Item, handle: Any, outlets: Outlets) -> Outcome:
     """Claim, handle and write down what the handler sends, in the transaction of a blocking handle."""
     message, handler = item.message, _handler(item)
     with inbox.once(
@@ -40,11 +41,13 @@ def handle_joined(inbox: Inbox, item: Item, handle: Any, outlets: Outlets) -> Ou
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
             claim.result = handler.call(handler.decode(message), message, tx, handle)
-            run(_outgoing(inbox.schema, tx), adapter_for(handle).perform)
+            run(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
 
 
-async def handle_joined_async(inbox: Inbox, item: Item, handle: Any, outlets: Outlets) -> Outcome:
+async def handle_joined_async(
+    inbox: Inbox, policy: Policy, item: Item, handle: Any, outlets: Outlets
+) -> Outcome:
     """The same in the transaction of an async handle."""
     message, handler = item.message, _handler(item)
     async with inbox.once(
@@ -53,16 +56,19 @@ async def handle_joined_async(inbox: Inbox, item: Item, handle: Any, outlets: Ou
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
             claim.result = await handler.call(handler.decode(message), message, tx, handle)
-            await run_async(_outgoing(inbox.schema, tx), adapter_for(handle).perform)
+            await run_async(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
 
 
-def _outgoing(schema: str, tx: Tx) -> Op[None]:
-    """The rows of what a handler sends. NOTIFY goes along: it is heard when the caller commits."""
+def _after(inbox: Inbox, policy: Policy, item: Item, tx: Tx) -> Op[None]:
+    """The rows of what is kept, and of what a handler sends. NOTIFY goes along: it is heard when the caller
+    commits."""
     tx.closed = True
-    if not tx.sendings and not tx.publications:
+    if policy.keep_payload != "always" and not tx.sendings and not tx.publications:
         return
-    queries = yield Join(schema)
+    queries = yield Join(inbox.schema)
+    if kept := keeping(Work(inbox.consumer, queries, policy), (item,)):
+        yield Execute(kept)
     for call in send_calls(queries, tx.sendings, tx.placings):
         if len(call.query.statements) > 1:
             yield from _rows(call)

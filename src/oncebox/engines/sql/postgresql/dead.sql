@@ -5,7 +5,7 @@ SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reaso
        d.attempts, extract(epoch FROM statement_timestamp() - d.received)::float8,
        extract(epoch FROM statement_timestamp() - d.died)::float8, d.lane, d.version,
        EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint)
+               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint), d.kept
 FROM {p}dead d
 WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
   AND (:source::text IS NULL OR d.source = :source::text)
@@ -16,6 +16,7 @@ WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
   AND (:key::text IS NULL OR d.key = :key::text OR d.lane = :key::text)
   AND (:older_seconds::float8 IS NULL OR d.died <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
   AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+  AND (NOT :whole OR d.kept)
   AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
                            AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
@@ -35,6 +36,7 @@ FROM (
       AND (:key::text IS NULL OR d.key = :key::text OR d.lane = :key::text)
       AND (:older_seconds::float8 IS NULL OR d.died <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
       AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+      AND (NOT :whole OR d.kept)
       AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
                                AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
     LIMIT :limit

@@ -18,9 +18,9 @@ WHERE seq = :seq
 -- Idempotent: the same conflicting payload delivered again is the same dead row. An inline message of a
 -- lane gets its place now, before whatever is stored behind it.
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, reason, error_type, error, traceback, attempts, lane, version, seq)
+    provenance, received, reason, error_type, error, traceback, attempts, lane, version, kept, seq)
 VALUES (:consumer, :source, :message_id, :fingerprint, :type, :key, :payload, :headers, :content_type,
-    :provenance, statement_timestamp(), :reason, :error_type, :error, :traceback, :attempts, :lane, :version,
+    :provenance, statement_timestamp(), :reason, :error_type, :error, :traceback, :attempts, :lane, :version, :kept,
     CASE WHEN :lane::text IS NOT NULL AND :reason::text <> 'conflict' THEN nextval('{p}queue_seq') END)
 ON CONFLICT DO NOTHING
 

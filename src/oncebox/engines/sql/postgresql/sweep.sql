@@ -91,3 +91,7 @@ WHERE k.consumer = :consumer AND k.key = ANY(:keys::text[])
 
 -- name: sweep_tally
 DELETE FROM {p}tally WHERE minute < statement_timestamp() - :seconds::float8 * interval '1 second'
+
+-- name: sweep_kept
+DELETE FROM {p}kept t USING unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+WHERE t.consumer = k.consumer AND t.source = k.source AND t.message_id = k.message_id

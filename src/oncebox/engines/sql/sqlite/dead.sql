@@ -2,7 +2,7 @@
 SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
        d.attempts, ({now} - d.received) / 1000000.0, ({now} - d.died) / 1000000.0, d.lane, d.version,
        EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint)
+               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint), d.kept
 FROM {p}dead d
 WHERE (:consumer IS NULL OR d.consumer = :consumer)
   AND (:source IS NULL OR d.source = :source)
@@ -13,6 +13,7 @@ WHERE (:consumer IS NULL OR d.consumer = :consumer)
   AND (:key IS NULL OR d.key = :key OR d.lane = :key)
   AND (:older_seconds IS NULL OR d.died <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
   AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+  AND (NOT :whole OR d.kept)
   AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
                            AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
@@ -31,6 +32,7 @@ FROM (
       AND (:key IS NULL OR d.key = :key OR d.lane = :key)
       AND (:older_seconds IS NULL OR d.died <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
       AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+      AND (NOT :whole OR d.kept)
       AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
                                AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
     LIMIT :limit

@@ -18,9 +18,9 @@ WHERE seq = :seq
 
 -- name: bury
 INSERT INTO {p}dead (consumer, source, message_id, fingerprint, type, key, payload, headers, content_type,
-    provenance, received, died, reason, error_type, error, traceback, attempts, lane, version, seq)
+    provenance, received, died, reason, error_type, error, traceback, attempts, lane, version, kept, seq)
 VALUES (:consumer, :source, :message_id, :fingerprint, :type, :key, :payload, :headers, :content_type,
-    :provenance, {now}, {now}, :reason, :error_type, :error, :traceback, :attempts, :lane, :version,
+    :provenance, {now}, {now}, :reason, :error_type, :error, :traceback, :attempts, :lane, :version, :kept,
     CASE WHEN :lane IS NOT NULL AND :reason <> 'conflict' THEN (
         SELECT seq FROM {p}ledger WHERE consumer = :consumer AND source = :source AND message_id = :message_id
     ) END)

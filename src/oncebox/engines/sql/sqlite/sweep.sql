@@ -79,3 +79,7 @@ WHERE consumer = :consumer AND key IN (SELECT value FROM json_each(:keys))
 
 -- name: sweep_tally
 DELETE FROM {p}tally WHERE minute < {now} - CAST(:seconds * 1000000 AS INTEGER)
+
+-- name: sweep_kept
+-- each: run once per row.
+DELETE FROM {p}kept WHERE consumer = :consumer AND source = :source AND message_id = :message_id
