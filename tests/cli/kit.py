@@ -1,14 +1,21 @@
 """The command line as people run it: a process of its own, in a folder of its own."""
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.cli import warm
+from tests.crash.nursery import Nursery
 from tests.servers.process import kill_tree
 from tests.waiting import eventually_async
 
@@ -36,16 +43,47 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 def oncebox(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     """Run a command to its end."""
-    done = subprocess.run(
-        [*COMMAND, *words],
-        cwd=cwd,
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    if any(name.startswith("PYTHON") for name in env or ()):
+        # What an interpreter reads when it starts.
+        command = [*COMMAND, *words]
+        done = subprocess.run(
+            command, cwd=cwd, env=environment(env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+        with _forking:
+            child = _warm().fork(
+                "tests.cli.warm:main", words=words, cwd=str(cwd), env=environment(env), path=_path(), out=out.name,
+                err=err.name,
+            )  # fmt: skip
+        try:
+            code = child.wait(60)
+        except AssertionError:
+            child.kill()
+            raise
+        return Done(code, out.read().decode(), err.read().decode())
+
+
+_forking = threading.Lock()
+
+
+@functools.cache
+def _warm() -> Nursery:
+    """Forks commands; one for all tests of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="oncebox-warm-"))
+    nursery = Nursery(folder, *warm.MODULES)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(nursery.close)
+    return nursery
+
+
+@functools.cache
+def _path() -> list[str]:
+    """Where a fresh interpreter looks for modules, besides its folder."""
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    done = subprocess.run(command, env=environment(), capture_output=True, check=True, timeout=60)
+    return list(json.loads(done.stdout))
 
 
 class Running:

@@ -60,11 +60,13 @@ class Child:
 class Nursery:
     """Forks children that run `function(**arguments)` by name, each with its own log."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *warm: str) -> None:
+        """`warm` names the modules to import beforehand, instead of those that the crash tests need."""
         self._folder = folder
         self._children: dict[int, Child] = {}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "tests.crash.nursery", *(warm or WARM)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,
         )  # fmt: skip
@@ -137,7 +139,7 @@ def _run(job: dict[str, Any]) -> None:
 
 def main() -> None:
     """In the nursery: fork on request, report pids and endings, end when nobody asks any more."""
-    for module in WARM:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     for dialect in ("sqlite", "postgresql"):
         load(dialect, "oncebox")
