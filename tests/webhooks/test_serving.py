@@ -3,8 +3,10 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,47 @@ async def test_run_serves_webhooks_and_drains_what_is_in_hand(
             assert (await held).is_success
         assert await running.ends() == 0
     assert effects(tmp_path) == ["evt-1", "evt-2"]
+
+
+async def curl(url: str, body: Path, headers: dict[str, str]) -> int:
+    """What a sender's own tool is answered."""
+    named = [word for pair in headers.items() for word in ("-H", ": ".join(pair))]
+    command = [
+        "curl",
+        "-sS",
+        "-o",
+        os.devnull,
+        "-w",
+        "%{http_code}",
+        "--data-binary",
+        f"@{body}",
+        *named,
+        url,
+    ]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    return int(said)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None and not os.environ.get("CI"), reason="there is no curl")
+async def test_curl_five_times_is_five_times_2xx_and_one_effect_and_a_flipped_bit_leaves_no_row(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    env = shop_in(tmp_path, sqlite_url)
+    headers = {**signed_standard(BODY, name="evt-1"), "content-type": "application/json"}
+    flipped = bytearray(BODY)
+    flipped[-2] ^= 1
+    (tmp_path / "body").write_bytes(BODY)
+    (tmp_path / "flipped").write_bytes(flipped)
+    with Running("shop:app", "--http", "127.0.0.1:0", cwd=tmp_path, env=env) as running:
+        url = f"{await address(running)}/hooks/payments"
+        assert await curl(url, tmp_path / "flipped", headers) == 401
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as database:
+            assert database.execute("SELECT count(*) FROM oncebox_ledger").fetchone() == (0,)
+        assert [await curl(url, tmp_path / "body", headers) for _ in range(5)] == [200] * 5
+        running.signal(signal.SIGTERM)
+        assert await running.ends() == 0
+    assert effects(tmp_path) == ["evt-1"]
 
 
 async def test_worker_processes_share_the_port_and_one_that_is_killed_is_not_missed(
