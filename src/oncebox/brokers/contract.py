@@ -16,7 +16,15 @@ from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError
 from oncebox.identity import Identity, Resolver
 from oncebox.message import Headers, Message
 
-__all__ = ["BrokerError", "BrokerUnavailable", "Delivery", "Sink", "Source", "bound_identity"]
+__all__ = [
+    "BrokerError",
+    "BrokerUnavailable",
+    "Delivery",
+    "Sink",
+    "Source",
+    "SourceFacts",
+    "bound_identity",
+]
 
 
 class Delivery(msgspec.Struct, kw_only=True):
@@ -41,6 +49,25 @@ class Delivery(msgspec.Struct, kw_only=True):
     """True when this may be a redelivery. False is a promise only where the broker counts."""
     tag: Any = None
     """The source's own handle for its answer; opaque to everyone else, and never identity."""
+
+
+class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says it does with a source's messages; None where it has no such limit or does not tell.
+
+    A source may have `async def look(self) -> SourceFacts`: it asks its broker without subscribing, creates
+    nothing, learns its redelivery horizon, and raises as `open` does. `oncebox doctor` asks it.
+    """
+
+    deliveries_max: int | None = None
+    """After so many deliveries the broker gives a message up."""
+    dead_letter: str | None = None
+    """Where the broker puts what it has given up; None: nowhere."""
+    visibility_seconds: float | None = None
+    """How long a delivery may go without a sign of life before it is delivered again."""
+    answer_seconds_max: float | None = None
+    """How long a delivery may go unanswered whatever is done to keep it."""
+    volatile: tuple[str, ...] = ()
+    """Why the broker may lose what it has accepted."""
 
 
 class Source(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from oncebox.brokers.contract import Delivery
+from oncebox.brokers.contract import Delivery, SourceFacts
 from oncebox.brokers.kafka.deadletter import DeadLetters
 from oncebox.brokers.kafka.desk import Desk
 from oncebox.brokers.kafka.logs import Log, translated
@@ -109,6 +109,11 @@ class KafkaSource:
             )
         self._open = True
         self._start()
+
+    async def look(self) -> SourceFacts:
+        """See `SourceFacts`. Asks without joining the group, so that nothing is assigned anew."""
+        await asyncio.get_running_loop().run_in_executor(None, self._check)
+        return SourceFacts()
 
     async def close(self) -> None:
         """Commit what is finished and leave the group; the rest is delivered to others at once."""

@@ -9,8 +9,9 @@ from collections.abc import Coroutine, Sequence
 
 import nats.errors
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig, StorageType, StreamConfig
 
-from oncebox.brokers.contract import Delivery, bound_identity
+from oncebox.brokers.contract import Delivery, SourceFacts, bound_identity
 from oncebox.brokers.nats.connection import REPLY_SECONDS, Connection, Link, reason
 from oncebox.brokers.nats.deadletter import DeadLetters
 from oncebox.brokers.nats.headers import ID, first, incoming, key_of
@@ -82,10 +83,30 @@ class NatsSource:
         """Connect; make stream and consumer if asked to, and check them."""
         if self._open:
             return
-        link = await self._connection.join(self)
+        stream, consumer = await self._found(self, create=self._create)
+        self.redelivery_horizon_seconds = stream.max_age or None
+        self._visibility_seconds = visibility_of(consumer)
+        self._open = True
+
+    async def look(self) -> SourceFacts:
+        """See `SourceFacts`."""
+        asking = object()
+        stream, consumer = await self._found(asking, create=False)
+        await self._connection.leave(asking)
+        self.redelivery_horizon_seconds = stream.max_age or None
+        limit = consumer.max_deliver
+        return SourceFacts(
+            deliveries_max=limit if limit is not None and limit > 0 else None,
+            visibility_seconds=visibility_of(consumer),
+            volatile=("keeps the stream in memory",) if stream.storage == StorageType.MEMORY else (),
+        )
+
+    async def _found(self, user: object, *, create: bool) -> tuple[StreamConfig, ConsumerConfig]:
+        """Stream and consumer, checked; this user has joined the connection then."""
+        link = await self._connection.join(user)
         try:
             js, where = self._connection.jetstream(link), self._connection.where
-            stream = await find_stream(js, where, self._stream, self._subject, self._create)
+            stream = await find_stream(js, where, self._stream, self._subject, create)
             consumer = await find_consumer(
                 js,
                 where,
@@ -93,16 +114,14 @@ class NatsSource:
                 self._consumer,
                 subject=self._subject,
                 visibility_seconds=self._declared_seconds,
-                create=self._create,
+                create=create,
             )
             if self._dead_letters is not None:
                 await self._dead_letters.check(js, self._stream)
         except BaseException:
-            await self._connection.leave(self)
+            await self._connection.leave(user)
             raise
-        self.redelivery_horizon_seconds = stream.max_age or None
-        self._visibility_seconds = visibility_of(consumer)
-        self._open = True
+        return stream, consumer
 
     async def close(self) -> None:
         """Give back what was not answered, at once though counted, and leave the connection."""

@@ -8,12 +8,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from aiormq.abc import DeliveredMessage
+from msgspec import structs
 
-from oncebox.brokers.contract import Delivery
+from oncebox.brokers.contract import Delivery, SourceFacts
 from oncebox.brokers.rabbitmq.connection import LOST, Link, answered
 from oncebox.brokers.rabbitmq.delays import DelayQueues
 from oncebox.brokers.rabbitmq.subscription import Subscription
-from oncebox.brokers.rabbitmq.topology import QueueWords, check_queue
+from oncebox.brokers.rabbitmq.topology import QueueWords, check_queue, delivery_limit
 from oncebox.brokers.rabbitmq.wire import to_delivery
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
@@ -22,6 +23,8 @@ IDLE_SECONDS = 1.0
 """How long what has arrived may wait for a `receive` before others get it."""
 HOLD_SECONDS = 1.0
 """Delays up to this are waited out in the process; longer ones in a queue of the broker."""
+CONSUMER_TIMEOUT_SECONDS = 1800.0
+"""RabbitMQ's own `consumer_timeout`, unless its configuration says otherwise; AMQP does not tell."""
 
 
 class Tag(NamedTuple):
@@ -77,6 +80,20 @@ class RabbitSource:
         self.counts_deliveries = facts.kind == "quorum"
         self.pins_keys = facts.single_active_consumer
         self._open = True
+
+    async def look(self) -> SourceFacts:
+        """See `SourceFacts`."""
+        self._link.enter()
+        try:
+            facts = await check_queue(self._link, structs.replace(self._words, create=False))
+            limit = delivery_limit(self._link, facts)
+        finally:
+            await self._link.leave()
+        return SourceFacts(
+            deliveries_max=limit,
+            dead_letter=facts.arguments.get("x-dead-letter-exchange"),
+            answer_seconds_max=CONSUMER_TIMEOUT_SECONDS,
+        )
 
     async def close(self) -> None:
         """See `Source.close`."""

@@ -184,13 +184,17 @@ def _corrected(flags: dict[str, bool], arguments: dict[str, Any], text: str) -> 
     return True
 
 
-def _warn(link: Link, name: str, facts: QueueFacts) -> None:
-    if facts.kind != "quorum" or "x-dead-letter-exchange" in facts.arguments:
-        return
-    limit = facts.arguments.get("x-delivery-limit")
-    if limit is None and link.version >= _DEFAULT_LIMIT_SINCE:
+def delivery_limit(link: Link, facts: QueueFacts) -> int | None:
+    """After how many deliveries RabbitMQ gives a message up, as far as the queue's own arguments tell."""
+    limit = facts.arguments.get("x-delivery-limit") if facts.kind == "quorum" else None
+    if limit is None and facts.kind == "quorum" and link.version >= _DEFAULT_LIMIT_SINCE:
         limit = _DEFAULT_LIMIT
-    if limit is not None:
+    return limit
+
+
+def _warn(link: Link, name: str, facts: QueueFacts) -> None:
+    limit = delivery_limit(link, facts)
+    if limit is not None and "x-dead-letter-exchange" not in facts.arguments:
         log.warning(
             "queue %s: RabbitMQ drops a message after %s deliveries, and no dead-letter exchange is declared to "
             "catch it; declare one (dead_letter_exchange=…), or set one by policy",

@@ -14,12 +14,12 @@ import socket
 import time
 from collections.abc import Sequence
 
-from oncebox.brokers.contract import Delivery
+from oncebox.brokers.contract import Delivery, SourceFacts
 from oncebox.brokers.redis.connection import Server
 from oncebox.brokers.redis.entries import PAYLOAD, Fields, delivery_of
 from oncebox.brokers.redis.reader import Reader
 from oncebox.brokers.redis.scripts import NAMES, Scripts
-from oncebox.brokers.redis.topology import check_server, find_group, groups_of
+from oncebox.brokers.redis.topology import check_server, find_group, groups_of, losses
 from oncebox.brokers.stored import carried_identity
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity, Resolver
@@ -116,6 +116,19 @@ class RedisSource:
             )
         self._scripts = scripts
         self._reader = Reader(self._server, scripts, self._visibility_seconds)
+
+    async def look(self) -> SourceFacts:
+        """See `SourceFacts`."""
+        client = self._server.client(again=True)
+        try:
+            async with self._server.asking():
+                volatile = await losses(client, self._server)
+                await find_group(
+                    client, self._server, self._stream, self._group, create=False, alone=self._delete
+                )
+        finally:
+            await client.aclose()
+        return SourceFacts(visibility_seconds=self._visibility_seconds, volatile=volatile)
 
     async def close(self) -> None:
         """Give back what was not answered, at once and uncounted, and disconnect."""

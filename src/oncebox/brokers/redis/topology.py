@@ -69,31 +69,36 @@ async def groups_of(client: Client, server: Server, stream: str) -> dict[str, Ma
 
 async def check_server(client: Client, server: Server) -> None:
     """`ConfigError` for a server that is too old; a warning where it would lose what it has accepted."""
+    for why in await losses(client, server):
+        log.warning("%s %s", server.where, why)
+
+
+async def losses(client: Client, server: Server) -> tuple[str, ...]:
+    """Why the server may lose what it has accepted; `ConfigError` when it is too old."""
     try:
         version = str((await client.info("server"))["redis_version"])
         settings = await client.config_get("append*")
         settings |= await client.config_get("maxmemory-policy")
     except (exceptions.ResponseError, KeyError):
-        return  # hosted servers hide these; then nobody can tell
+        return ()  # hosted servers hide these; then nobody can tell
     if int(version.partition(".")[0]) < OLDEST:
         raise ConfigError(f"{server.where} is Redis {version}; oncebox needs {OLDEST} or newer")
+    found: list[str] = []
     if settings.get("appendonly") != "yes":
-        log.warning(
-            "%s keeps no append-only file: what it has accepted is lost when it dies; set appendonly yes",
-            server.where,
+        found.append(
+            "keeps no append-only file: what it has accepted is lost when it dies; set appendonly yes"
         )
     elif settings.get("appendfsync") != "always":
-        log.warning(
-            "%s writes to disk once a second: a power cut loses what it has accepted since; "
-            "set appendfsync always where that matters",
-            server.where,
+        found.append(
+            "writes to disk once a second: a power cut loses what it has accepted since; "
+            "set appendfsync always where that matters"
         )
     if str(settings.get("maxmemory-policy", "")).startswith("allkeys"):
-        log.warning(
-            "%s evicts any key when memory is short (%s), streams included; set maxmemory-policy noeviction",
-            server.where,
-            settings["maxmemory-policy"],
+        found.append(
+            f"evicts any key when memory is short ({settings['maxmemory-policy']}), streams included; "
+            "set maxmemory-policy noeviction"
         )
+    return tuple(found)
 
 
 async def _check_unread(client: Client, stream: str, group: str, info: Mapping[str, Any]) -> None:

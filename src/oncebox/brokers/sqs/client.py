@@ -106,6 +106,14 @@ class Line:
         """FIFO queues, and no others, have names that say so."""
         return self.name.endswith(".fifo")
 
+    async def look(self) -> Facts:
+        """The same without making anything, and without staying."""
+        other = Line(self._clients, self._queue, create=False)
+        try:
+            return await other.open()
+        finally:
+            await other.close()
+
     async def open(self) -> Facts:
         """Find the queue, or make it. `ConfigError` when it can't be used as it is, `BrokerUnavailable`."""
         async with self._opening:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from oncebox.brokers.contract import Delivery
+from oncebox.brokers.contract import Delivery, SourceFacts
 from oncebox.brokers.sqs import wire
 from oncebox.brokers.sqs.answers import BATCH_MAX, Answers, Tag
 from oncebox.brokers.sqs.client import Facts, Line
@@ -98,6 +98,17 @@ class SqsSource:
         self.redelivery_horizon_seconds = facts.retention_seconds
         self._remark(facts)
         self._open = True
+
+    async def look(self) -> SourceFacts:
+        """See `SourceFacts`."""
+        facts = await self._line.look()
+        self.redelivery_horizon_seconds = facts.retention_seconds
+        return SourceFacts(
+            deliveries_max=facts.receives_max,
+            dead_letter=facts.dead_letter,
+            visibility_seconds=self._visibility_seconds,
+            answer_seconds_max=VISIBILITY_SECONDS_MAX,
+        )
 
     def _remark(self, facts: Facts) -> None:
         if facts.receives_max is None:
