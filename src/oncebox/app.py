@@ -144,7 +144,7 @@ class App:
         placings = {
             c.name: Placing(c.policy, c.intake.place)
             for c in self.consumers.values()
-            if c.policy.order_by is not None and c.policy.mode == "stored"
+            if c.policy.mode == "stored" and (c.policy.order_by is not None or c.policy.fingerprint != "raw")
         }
         return Outlets(
             source=self.source or consumer, has_sink=bool(self.sinks), consumers=stored, placings=placings

@@ -126,6 +126,31 @@ async def test_the_same_id_with_another_payload_is_buried_as_a_conflict_and_neve
     )
 
 
+async def test_what_is_sent_and_what_comes_by_a_broker_are_one_message_by_the_receivers_own_measure(
+    shop: Shop,
+) -> None:
+    billing = shop.consumer()
+    mailers = {
+        how: shop.consumer(f"mailer-{how}", mode="stored", fingerprint=how) for how in ("raw", "canonical")
+    }
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> Any:
+        for mailer in mailers.values():
+            call.tx.send(mailer.name, "receipt", b'{"b": 1, "a": 2}', id="one")
+
+    await shop.settle(billing, event())
+    elsewhere = event("one", type="receipt", source="shop", payload=b'{"a":2,"b":1}')
+    said = {how: (await shop.deliver(mailer, elsewhere)).status for how, mailer in mailers.items()}
+    assert said == {"raw": Status.DEAD, "canonical": Status.WAITING}, (
+        "a conflict, and the same one that waits"
+    )
+    again = event("evt-2")
+    await shop.settle(billing, again)
+    dead = shop.rows(f"SELECT consumer, reason FROM {shop.table('dead')}")
+    assert dead == [("mailer-raw", "conflict")]
+
+
 async def test_a_consumer_may_send_to_itself(shop: Shop) -> None:
     billing = shop.consumer(mode="stored")
 

@@ -63,7 +63,7 @@ class Sending(msgspec.Struct, frozen=True):
 
 
 class Placing(msgspec.Struct, frozen=True):
-    """How a consumer orders its messages."""
+    """How a consumer takes its messages in: what tells two of them apart, and their order."""
 
     policy: Policy
     place: Callable[[Message], Place]
@@ -167,8 +167,10 @@ def send_calls(
         those = [each.message for each in sendings if each.consumer == consumer]
         placing = placings.get(consumer)
         places = [placing.place(message) if placing else (None, None) for message in those]
+        # As its own intake would: the same id may come by a broker, too, and must be the same message then.
+        how = placing.policy.fingerprint if placing else "raw"
         rows = [
-            row_to_store(message, fingerprint(message.type, message.payload), message.payload, *place)
+            row_to_store(message, fingerprint(message.type, message.payload, how), message.payload, *place)
             for message, place in zip(those, places, strict=True)
         ]
         store = Call(queries.store, {"consumer": consumer, "rows": rows})
@@ -219,7 +221,7 @@ class Outlets(msgspec.Struct, frozen=True):
     consumers: frozenset[str] = frozenset()
     """Consumers of the same app that store their messages."""
     placings: dict[str, Placing] = {}
-    """Those of them that are ordered, and how."""
+    """How those of them that are ordered, or that don't compare raw bytes, take messages in."""
 
 
 class Tx:
@@ -242,7 +244,7 @@ class Tx:
 
     @property
     def placings(self) -> Mapping[str, Placing]:
-        """How the consumers that `send` reaches order their messages."""
+        """How the consumers that `send` reaches take their messages in, where that is not the plain way."""
         return self._outlets.placings
 
     def publish(
