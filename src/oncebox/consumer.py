@@ -257,7 +257,7 @@ class Consumer:
 
     def _counted(self, item: Item) -> Outcome:
         assert item.outcome is not None
-        self.app.tallies.add(self.name, item.message.type, item.outcome)
+        self.app.tallies.add(self.name, item.message, item.outcome)
         return item.outcome
 
     def _item(self, message: Message, *, needs_async: bool) -> Item:

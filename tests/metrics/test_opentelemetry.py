@@ -1,5 +1,6 @@
 """OpenTelemetry shows what Prometheus is shown."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -9,6 +10,9 @@ from oncebox import App, Message
 from oncebox.integrations.opentelemetry import exporting
 from oncebox.metrics import Operations
 from oncebox.metrics.figures import METRICS
+
+NOW = {"ce-time": datetime.now(UTC).isoformat()}
+"""Says when a message was made, so that its age is known."""
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, tuple[str | None, list[Any]]]:
@@ -32,7 +36,7 @@ async def test_the_same_figures_by_names_of_its_own(sqlite_url: str) -> None:
     async with app.running() as running, operations.watching(running):
         async with exporting(operations, provider):
             for name in ("evt-1", "evt-2", "evt-1"):
-                await billing.process(Message(id=name, type="payment", payload={}))
+                await billing.process(Message(id=name, type="payment", payload={}, headers=NOW))
         await app.aclose()
     found = points(reader)
     provider.shutdown()

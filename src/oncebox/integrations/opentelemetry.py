@@ -14,16 +14,28 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Histogram,
+    Meter,
+    MeterProvider,
+    Observation,
+    get_meter,
+)
 
 from oncebox.metrics import Operations
 from oncebox.metrics.families import Family
 from oncebox.metrics.figures import METRICS
-from oncebox.runtime.meter import BUCKETS
+from oncebox.runtime.meter import BUCKETS, LAG_BUCKETS
 
 __all__ = ["exporting"]
 
 REFRESH_SECONDS = 5.0
+_HISTOGRAMS = {
+    "oncebox_processing_seconds": (BUCKETS, "timed"),
+    "oncebox_lag_seconds": (LAG_BUCKETS, "lagged"),
+}
+"""Bounds, and how the meter tells of each figure as it happens."""
 
 
 @asynccontextmanager
@@ -54,22 +66,28 @@ async def exporting(
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await refresh()
-        operations.meter.timed = None
+        operations.meter.timed = operations.meter.lagged = None
 
 
 def _instruments(meter: Meter, operations: Operations, latest: dict[str, Family]) -> None:
     for name, (kind, text) in METRICS.items():
         unit = "s" if name.endswith("_seconds") else "1"
         if kind == "histogram":
+            bounds, told = _HISTOGRAMS[name]
             histogram = meter.create_histogram(
-                "oncebox.processing", unit, text, explicit_bucket_boundaries_advisory=BUCKETS
+                _name(name), unit, text, explicit_bucket_boundaries_advisory=bounds
             )
-            operations.meter.timed = lambda consumer, kind, seconds, record=histogram.record: record(
-                seconds, {"consumer": consumer, "type": kind}
-            )
+            setattr(operations.meter, told, _recording(histogram))
             continue
         create = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
         create(_name(name), [_observing(name, latest)], unit, text)
+
+
+def _recording(histogram: Histogram) -> Callable[[str, str, float], None]:
+    def record(consumer: str, kind: str, seconds: float) -> None:
+        histogram.record(seconds, {"consumer": consumer, "type": kind})
+
+    return record
 
 
 def _observing(name: str, latest: dict[str, Family]) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from oncebox.core.outcomes import Status
 from oncebox.metrics.families import Family, Kind, Sample, number
 from oncebox.runtime.inspect import ConsumerStatus, StatusReport
-from oncebox.runtime.meter import BUCKETS, Durations, Snapshot
+from oncebox.runtime.meter import BUCKETS, LAG_BUCKETS, Durations, Snapshot
 
 ALWAYS = (Status.PROCESSED, Status.DUPLICATE, Status.RETRY, Status.DEAD)
 """Outcomes that are shown from the start: the first step of a series from nothing is no increase."""
@@ -28,6 +28,10 @@ METRICS: dict[str, Described] = {
     ),
     "oncebox_processing_seconds": Described(
         "histogram", "How long calls of handlers took, whatever came of them; a batch is one call."
+    ),
+    "oncebox_lag_seconds": Described(
+        "histogram",
+        "How old messages were when their effects were committed, by their own time or their broker's.",
     ),
     "oncebox_purged_total": Described("counter", "Ledger rows that retention has deleted."),
     "oncebox_purge_failures_total": Described("counter", "Walks of retention that failed."),
@@ -86,7 +90,15 @@ def counted(snapshot: Snapshot, subjects: Mapping[str, Subject]) -> list[Family]
             (
                 sample
                 for consumer, kind, found in snapshot.durations
-                for sample in _histogram({"consumer": consumer, "type": kind}, found)
+                for sample in _histogram({"consumer": consumer, "type": kind}, found, BUCKETS)
+            ),
+        ),
+        _family(
+            "oncebox_lag_seconds",
+            (
+                sample
+                for consumer, kind, found in snapshot.lags
+                for sample in _histogram({"consumer": consumer, "type": kind}, found, LAG_BUCKETS)
             ),
         ),
         _family(
@@ -151,8 +163,8 @@ def _of(one: ConsumerStatus) -> dict[str, str]:
     return {"consumer": one.consumer}
 
 
-def _histogram(labels: dict[str, str], found: Durations) -> list[Sample]:
-    bounds = [*(number(bound) for bound in BUCKETS), "+Inf"]
+def _histogram(labels: dict[str, str], found: Durations, buckets: Sequence[float]) -> list[Sample]:
+    bounds = [*(number(bound) for bound in buckets), "+Inf"]
     running = list(itertools.accumulate(found.counts))
-    buckets = [Sample({**labels, "le": le}, n, "_bucket") for le, n in zip(bounds, running, strict=True)]
-    return [*buckets, Sample(labels, found.seconds, "_sum"), Sample(labels, running[-1], "_count")]
+    parts = [Sample({**labels, "le": le}, n, "_bucket") for le, n in zip(bounds, running, strict=True)]
+    return [*parts, Sample(labels, found.seconds, "_sum"), Sample(labels, running[-1], "_count")]

@@ -14,6 +14,8 @@ from oncebox.core.effects import TWICE
 from oncebox.core.outcomes import Answer, Outcome, Status
 from oncebox.core.work import Item
 from oncebox.errors import BrokerUnavailable
+from oncebox.identity.ages import made_at
+from oncebox.message import Message
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.mailbox import Mailbox
 from oncebox.runtime.meter import Meter
@@ -38,11 +40,18 @@ class Tallies:
         """Whether a second has passed since they were last written."""
         return bool(self._counts) and time.monotonic() - self._drained >= 1.0
 
-    def add(self, consumer: str, kind: str, outcome: Outcome) -> None:
+    def add(self, consumer: str, message: Message, outcome: Outcome) -> None:
         """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
+        kind = message.type
         self._counts[consumer, kind, outcome.status] += 1
-        if self.meter is not None:
-            self.meter.count(consumer, kind, outcome.status)
+        if self.meter is None:
+            return
+        self.meter.count(consumer, kind, outcome.status)
+        # What is replayed is old by intention.
+        if outcome.status is Status.PROCESSED and not message.replay:
+            made = made_at(message)
+            if made is not None:
+                self.meter.lag(consumer, kind, time.time() - made)
 
     def drain(self) -> list[dict[str, object]]:
         """What was counted since last time, sorted so that two processes lock rows in one order."""
@@ -152,7 +161,7 @@ class Feed:
             item = self._settled.popleft()
             outcome = item.outcome
             assert outcome is not None
-            tallies.add(self.intake.consumer, item.message.type, outcome)
+            tallies.add(self.intake.consumer, item.message, outcome)
             report(self.intake.consumer, item, outcome)
             if item.delivery is None:
                 continue

@@ -234,7 +234,7 @@ class Running:
     def _count(self, member: Member) -> Any:
         def count(item: Item) -> None:
             assert item.outcome is not None
-            self.tallies.add(member.name, item.message.type, item.outcome)
+            self.tallies.add(member.name, item.message, item.outcome)
             report(member.name, item, item.outcome)
 
         return count
