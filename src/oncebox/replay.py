@@ -104,5 +104,9 @@ def _hands(consumer: Consumer, work: Work, session: Session, side: Any, *, is_as
 def placed(consumer: Consumer, messages: Iterator[Message]) -> Iterator[Placed]:
     """Messages that are not the ledger's, numbered from 1."""
     for number, message in enumerate(messages, 1):
-        again = msgspec.structs.replace(message, replay=True)
-        yield Placed(number, consumer.intake.from_message(again))
+        yield placed_by(consumer, number, msgspec.structs.replace(message, replay=True))
+
+
+def placed_by(consumer: Consumer, place: int, message: Message) -> Placed:
+    """A message at its place, with its handler."""
+    return Placed(place, consumer.intake.from_message(message))

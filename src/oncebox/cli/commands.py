@@ -27,6 +27,7 @@ from oncebox.cli.outbox import discard_command as outbox_discard
 from oncebox.cli.outbox import list_command as outbox_list
 from oncebox.cli.outbox import retry_command as outbox_retry
 from oncebox.cli.purge import purge_command
+from oncebox.cli.replay import replay_command
 from oncebox.cli.run import run_command as run_app
 from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
@@ -123,6 +124,7 @@ keys_app.command("reset", help=teach(keys_reset))(keys_reset)
 outbox_app.command("list", help=teach(outbox_list))(outbox_list)
 outbox_app.command("retry", help=teach(outbox_retry))(outbox_retry)
 outbox_app.command("discard", help=teach(outbox_discard))(outbox_discard)
+app.command("replay", help=teach(replay_command), rich_help_panel=_DECIDE)(replay_command)
 app.command("purge", help=teach(purge_command), rich_help_panel=_DECIDE)(purge_command)
 schema_app.command("print", help=teach(print_command))(print_command)
 

@@ -114,17 +114,17 @@ def ingest_command(
     if app is None:
         raise ConfigError(f"no app named; give --app module:app, or set {APP_VARIABLE}")
     found = find_app(app)
-    chosen = _consumer(found, consumer)
-    identity = _identity(chosen, id_field, type, type_field, source)
+    chosen = consumer_of(found, consumer)
+    identity = identity_of(chosen, id_field, type, type_field, source)
     _check_type(chosen, type)
     started = time.monotonic()
     with (
         Target(found.database, f"the app {app}").named(),
-        _opened(file) as raw,
+        opened(file) as raw,
         _aside(file, rejected, from_line, dry_run) as aside,
         _taking(found, chosen, dry_run) as take,
     ):
-        lines = Lines(raw, _bytes_max(chosen), aside.write)
+        lines = Lines(raw, line_bytes_max(chosen), aside.write)
         with Bar(file, raw, lines, shown=not as_json) as bar:
 
             def reject(line: Line, reason: str) -> None:
@@ -162,7 +162,8 @@ def _run(run: Ingest, lines: Lines, from_line: int) -> OnceboxError | None:
     return None
 
 
-def _consumer(app: App, name: str) -> Consumer:
+def consumer_of(app: App, name: str) -> Consumer:
+    """The app's consumer of that name; ConfigError lists those it has."""
     if name not in app.consumers:
         raise ConfigError(
             f"the app has no consumer {name!r}; it has: {', '.join(sorted(app.consumers)) or 'none'}"
@@ -170,7 +171,7 @@ def _consumer(app: App, name: str) -> Consumer:
     return app.consumers[name]
 
 
-def _identity(
+def identity_of(
     consumer: Consumer, id_field: str | None, kind: str | None, type_field: str | None, source: str | None
 ) -> Identity:
     """The consumer's own identity, where live messages have theirs, with what the command says."""
@@ -193,22 +194,23 @@ def _check_type(consumer: Consumer, kind: str | None) -> None:
         raise ConfigError(f"--type {kind}: {consumer.intake.unknown_type(kind)}")
 
 
-def _bytes_max(consumer: Consumer) -> int:
+def line_bytes_max(consumer: Consumer) -> int:
     """Room for the largest payload in a CloudEvent's base64."""
     return consumer.policy.payload_bytes_max * 4 // 3 + 64 * 1024
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def opened(file: str) -> Iterator[BinaryIO]:
+    """The file, or standard input; ConfigError when it can't be read."""
     if file == STDIN:
         yield sys.stdin.buffer
         return
     try:
-        opened = open(file, "rb")  # noqa: SIM115 - closed below; only opening is to be explained
+        raw = open(file, "rb")  # noqa: SIM115 - closed below; only opening is to be explained
     except OSError as error:
         raise ConfigError(f"{file} can't be read: {error.strerror or error}") from None
-    with opened:
-        yield opened
+    with raw:
+        yield raw
 
 
 @contextmanager

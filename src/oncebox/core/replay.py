@@ -20,7 +20,7 @@ from oncebox.codec import unpack_headers, unpack_provenance
 from oncebox.core.audit import Act, Touched, audit
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.queries import Queries
-from oncebox.core.replay_terms import Order, Run, check, nothing_kept
+from oncebox.core.replay_terms import Chosen, Order, Run, check, nothing_kept
 from oncebox.core.replaying import Chunk, Placed, attempt
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback
 from oncebox.core.work import Item, Work, new_token
@@ -88,6 +88,10 @@ def _open(work: Work, order: Order) -> Op[Run]:
     if order.restart:
         yield from _end(work.queries, run, order.act, "abandoned")
         return (yield from _begin(work, order))
+    began = msgspec.json.decode(run.filter)
+    order.chosen = msgspec.structs.replace(
+        order.chosen, **{word: began[word] for word in order.ago if word in began}
+    )
     if (run.policy, run.origin, run.filter) != (work.policy.replay, order.origin, _filter(order)):
         raise errors.UsageError(
             f"consumer {work.consumer!r}: run {run.id} is not at its end (replay={run.policy!r}, from {run.origin}, "
@@ -104,8 +108,8 @@ def _filter(order: Order) -> str:
 def _begin(work: Work, order: Order) -> Op[Run]:
     """Fix what is covered, and empty what is rebuilt, in one transaction that nobody finishes a message beside."""
     queries, consumer = work.queries, work.consumer
-    bound = (yield Fetch(Call(queries.replay_bound, {"consumer": consumer})))[0][0]
-    if order.given is None and not bound:
+    _, first = (yield Fetch(Call(queries.replay_bound, {"consumer": consumer})))[0]
+    if order.given is None and order.archived is None and first is None:
         raise errors.UsageError(nothing_kept(work))
     for rerun in range(RERUNS_MAX + 1):
         token = work.token()
@@ -118,7 +122,7 @@ def _begin(work: Work, order: Order) -> Op[Run]:
             bound, first = (yield Fetch(Call(queries.replay_bound, {"consumer": consumer})))[0]
             run = Run(
                 id=order.act.id, consumer=consumer, policy=work.policy.replay, origin=order.origin,
-                filter=_filter(order), bound=bound, place=first if order.given is None else 0,
+                filter=_filter(order), bound=bound, place=start_of(order, first),
             )  # fmt: skip
             words = ("consumer", "policy", "origin", "filter", "bound", "place")
             params = {"run": run.id, **{word: getattr(run, word) for word in words}}
@@ -147,18 +151,47 @@ def _resetting(order: Order) -> Item:
     return Item(message, b"", order.reset)
 
 
+def start_of(order: Order, first: int | None) -> int:
+    """The place before the first that is meant."""
+    return first or 0 if order.given is None and order.archived is None else 0
+
+
 def coming(work: Work, order: Order, run: Run | None = None) -> Callable[[int, int], Op[list[Placed]]]:
-    """What is meant after a place, a page at a time: of what is kept, up to the bound; or of the file."""
-    given = _unseen(order, run)
+    """What is meant after a place, a page at a time: of the file; or of what is kept here and in the archive, up
+    to the bound, in the order in which it took effect."""
+    given, archived = _unseen(order, run), Ahead(order.archived or iter(()))
 
     def page(place: int, bound: int) -> Op[list[Placed]]:
         if order.given is not None:
             return list(itertools.islice(given, PAGE))
         params = {"consumer": work.consumer, "place": place, "bound": bound, "limit": PAGE}
         rows = yield Fetch(Call(work.queries.replay_page, {**params, **order.chosen.words()}))
-        return [_kept(work, row) for row in rows]
+        found = {each.place: each for each in (_kept(work, row) for row in rows)}
+        upto = max(found) if len(rows) == PAGE else bound
+        older = archived.between(place, upto, order.chosen)
+        if len(older) == PAGE:  # there may be more before the next that is kept here
+            found = {at: each for at, each in found.items() if at <= older[-1].place}
+        found |= {each.place: each for each in older if each.place not in found}
+        return [found[at] for at in sorted(found)]
 
     return page
+
+
+class Ahead:
+    """What an archive has, in order, looked at one ahead."""
+
+    def __init__(self, stream: Iterator[Placed]) -> None:
+        self._stream = stream
+        self._next = next(stream, None)
+
+    def between(self, after: int, upto: int, chosen: Chosen) -> list[Placed]:
+        """The next ones that are meant: up to a page, none that is younger."""
+        found: list[Placed] = []
+        while self._next is not None and self._next.place <= upto and len(found) < PAGE:
+            each, self._next = self._next, next(self._stream, None)
+            if each.place > after and each.item is not None and chosen.admits(each.item.message):
+                found.append(each)
+        return found
 
 
 def _kept(work: Work, row: Any) -> Placed:

@@ -78,8 +78,12 @@ class Order(msgspec.Struct, kw_only=True):
     """Who and why; its id is the run's."""
     origin: str = "ledger"
     chosen: Chosen = Chosen()
+    ago: tuple[str, ...] = ()
+    """Which of `since` and `until` were said as so long ago: a run goes on with what they were at its beginning."""
     given: Iterator[Placed] | None = None
     """Messages of a file, in order; None: those of the ledger."""
+    archived: Iterator[Placed] | None = None
+    """Messages of an archive, by the place they had in `kept`: replayed with those that are still there."""
     batch: int = 1
     skip_failures: bool = False
     restart: bool = False

@@ -202,7 +202,7 @@ def _failed(work: Work, chunk: Chunk, error: Exception) -> Op[Came]:
             "Mend it and give the same command again, or pass such messages over with --skip-failures"
         ) from error
     token = work.token()
-    calls = (_moved(chunk, work, came),)
+    calls: tuple[Call, ...] = (_moved(chunk, work, came),)
     if came.failed and placed.item is not None:
         calls += (
             audit(work.queries, chunk.act, [_touched(work, placed.item, f"failed: {type(error).__name__}")]),

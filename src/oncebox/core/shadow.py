@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oncebox.core.queries import Query
-from oncebox.core.replay import coming
+from oncebox.core.replay import coming, start_of
 from oncebox.core.replay_terms import Order, check, nothing_kept
 from oncebox.core.replaying import Placed
 from oncebox.core.steps import Begin, Call, Execute, Fetch, Handle, Op, Rollback
@@ -63,11 +63,10 @@ def shadow(
     """Run what is meant, keep nothing, and say what would have changed. UsageError as for a replay."""
     check(work, order)
     bound, first = (yield Fetch(Call(work.queries.replay_bound, {"consumer": work.consumer})))[0]
-    if order.given is None and not bound:
+    if order.given is None and order.archived is None and first is None:
         raise UsageError(nothing_kept(work))
-    seen = Shadow(consumer=work.consumer, bound=bound, first=first, place=first)
-    if order.given is not None:
-        seen.first = seen.place = 0
+    start = start_of(order, first)
+    seen = Shadow(consumer=work.consumer, bound=bound, first=start, place=start)
     watching = yield from _watching(work)
     more = coming(work, order)
     while not stopping():

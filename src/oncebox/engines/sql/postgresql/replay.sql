@@ -14,7 +14,9 @@ ON CONFLICT DO NOTHING
 LOCK TABLE {p}kept IN EXCLUSIVE MODE
 
 -- name: replay_bound
-SELECT coalesce(max(seq), 0), coalesce(min(seq), 1) - 1 FROM {p}kept WHERE consumer = :consumer
+-- The last place that was given out to anybody, and what comes before the first that is still kept here, if any.
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('{p}kept', 'seq')::regclass), 0),
+       (SELECT min(seq) - 1 FROM {p}kept WHERE consumer = :consumer)
 
 -- name: replay_begin
 -- No row: this consumer has a run already.

@@ -5,7 +5,8 @@ VALUES (:consumer, :source, :message_id, :key, :payload, :headers, :content_type
 ON CONFLICT DO NOTHING
 
 -- name: replay_bound
-SELECT coalesce(max(seq), 0), coalesce(min(seq), 1) - 1 FROM {p}kept WHERE consumer = :consumer
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '{p}kept'), 0),
+       (SELECT min(seq) - 1 FROM {p}kept WHERE consumer = :consumer)
 
 -- name: replay_begin
 INSERT INTO {p}replay (run, consumer, policy, origin, filter, started, bound, place)
