@@ -18,6 +18,7 @@ from oncebox.brokers.contract import Sink, Source
 from oncebox.consumer import Consumer
 from oncebox.core.outgoing import Outlets, Placing
 from oncebox.core.steps import Call
+from oncebox.core.tracing import Tracing
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.identity import Identity
@@ -81,6 +82,8 @@ class App:
         self.worker = new_worker_id()
         self.watchdog = Watchdog()
         self.tallies = Tallies()
+        self.tracing: Tracing | None = None
+        """Set by an integration; read when something starts."""
         self._sync: _SyncState | None = None
         self._async: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncState] = (
             weakref.WeakKeyDictionary()
@@ -147,7 +150,11 @@ class App:
             if c.policy.mode == "stored" and (c.policy.order_by is not None or c.policy.fingerprint != "raw")
         }
         return Outlets(
-            source=self.source or consumer, has_sink=bool(self.sinks), consumers=stored, placings=placings
+            source=self.source or consumer,
+            has_sink=bool(self.sinks),
+            consumers=stored,
+            placings=placings,
+            tracing=self.tracing,
         )
 
     def load(self, reference: str) -> bytes:

@@ -22,6 +22,7 @@ from oncebox.core.lanes import advance, lock, starts_unseen, touch
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Call
 from oncebox.core.storing import row_to_store
+from oncebox.core.tracing import TRACE_HEADERS, Tracing
 from oncebox.identity import derived, fingerprint
 from oncebox.identity.lanes import Place
 from oncebox.message import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 SLOTS = 32
 """Shares of the keys that relays divide among themselves; as many rows as the table `slot` has."""
-_CARRIED = ("traceparent", "tracestate")
 CORRELATION = "ce-correlationid"
 CAUSATION = "ce-causationid"
 
@@ -90,6 +90,7 @@ def publication(
     ordered: bool = False,
     source: str = "",
     cause: Message | None = None,
+    tracing: Tracing | None = None,
 ) -> Publication:
     """Encode now, so that what is wrong shows where it was written. MessageError, TooLarge, UsageError."""
     check_text("type", kind, TYPE_BYTES_MAX)
@@ -110,18 +111,21 @@ def publication(
         type=kind,
         source=source,
         payload=body,
-        headers=(*header_pairs(headers), *context(cause)),
+        headers=(*header_pairs(headers), *context(cause, tracing.carried() if tracing is not None else None)),
         key=None if key is None else str(key),
         content_type="application/octet-stream" if isinstance(payload, bytes) else "application/json",
     )
     return Publication(message, topic, seconds, ordered)
 
 
-def context(cause: Message | None) -> Headers:
-    """Trace, correlation and causation, taken from the message being handled."""
+def context(cause: Message | None, traced: Headers | None = None) -> Headers:
+    """Trace, correlation and causation, taken from the message being handled; the trace from where the handler
+    is in it, where somebody traces."""
     if cause is None:
-        return ()
-    carried = [(name, value) for name in _CARRIED if (value := cause.header(name)) is not None]
+        return traced or ()
+    carried: Iterable[tuple[str, bytes]] = traced or [
+        (name, value) for name in TRACE_HEADERS if (value := cause.header(name)) is not None
+    ]
     correlation = cause.header(CORRELATION) or cause.id.encode()
     return (*carried, (CORRELATION, correlation), (CAUSATION, cause.id.encode()))
 
@@ -222,6 +226,8 @@ class Outlets(msgspec.Struct, frozen=True):
     """Consumers of the same app that store their messages."""
     placings: dict[str, Placing] = {}
     """How those of them that are ordered, or that don't compare raw bytes, take messages in."""
+    tracing: Tracing | None = None
+    """Who traces what is handled and sent; None: nobody."""
 
 
 class Tx:
@@ -282,6 +288,7 @@ class Tx:
             ordered=ordered,
             source=self._outlets.source,
             cause=self.message,
+            tracing=self._outlets.tracing,
         )
         self.publications.append(out)
         return out.message.id
@@ -309,7 +316,7 @@ class Tx:
             )
         message = publication(
             type, payload, key=key, headers=headers, source=self._outlets.source, cause=self.message,
-            id=id if id is not None else self._sent_id(consumer, type),
+            id=id if id is not None else self._sent_id(consumer, type), tracing=self._outlets.tracing,
         ).message  # fmt: skip
         self.sendings.append(Sending(consumer, message))
         return message.id

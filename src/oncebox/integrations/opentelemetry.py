@@ -1,4 +1,4 @@
-"""OpenTelemetry's metrics, from the same figures as Prometheus' (`oncebox[otel]`).
+"""OpenTelemetry's metrics, from the same figures as Prometheus', and its traces (`oncebox[otel]`).
 
     async with app.running() as running, operations.watching(running), exporting(operations):
         ...
@@ -23,12 +23,13 @@ from opentelemetry.metrics import (
     get_meter,
 )
 
+from oncebox.integrations.spans import trace, trace_headers
 from oncebox.metrics import Operations
 from oncebox.metrics.families import Family
 from oncebox.metrics.figures import METRICS
 from oncebox.runtime.meter import BUCKETS, LAG_BUCKETS
 
-__all__ = ["exporting"]
+__all__ = ["exporting", "trace", "trace_headers"]
 
 REFRESH_SECONDS = 5.0
 _HISTOGRAMS = {

@@ -20,6 +20,7 @@ from oncebox.core import steps
 from oncebox.core.effects import Call as EffectCall
 from oncebox.core.effects import idempotency_key
 from oncebox.core.steps import Call, Step
+from oncebox.core.tracing import Tracing
 from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
 from oncebox.message import Message
@@ -69,6 +70,9 @@ class Performer:
         }
         if meter is not None:
             self._perform[steps.Handle] = self._timed_async if is_async else self._timed
+        if (tracing := work.outlets.tracing) is not None:
+            traced = self._traced_async if is_async else self._traced
+            self._perform[steps.Handle] = partial(traced, tracing, self._perform[steps.Handle])
 
     def __call__(self, step: Step) -> Any:
         return self._perform[type(step)](step)
@@ -155,6 +159,19 @@ class Performer:
             return await self._handle_async(step)
         finally:
             self._took(step, started)
+
+    def _traced(self, tracing: Tracing, handle: Callable[[Any], Any], step: steps.Handle) -> Any:
+        with tracing.handling(self.work.consumer, step.items, self._effect_key(step)):
+            return handle(step)
+
+    async def _traced_async(self, tracing: Tracing, handle: Callable[[Any], Any], step: steps.Handle) -> Any:
+        with tracing.handling(self.work.consumer, step.items, self._effect_key(step)):
+            return await handle(step)
+
+    def _effect_key(self, step: steps.Handle) -> str | None:
+        handler = step.items[0].handler
+        is_effect = handler is not None and handler.effect is not None
+        return idempotency_key(self.work, step.items[0]) if is_effect else None
 
     def _took(self, step: steps.Handle, started: float) -> None:
         if self.meter is not None:
