@@ -1,5 +1,6 @@
 """A state machine that does to a real database whatever comes to its mind, beside a dictionary that knows
-what must come of it: deliveries, duplicates, other payloads, any order, crashes at any step, hours that pass.
+what must come of it: deliveries, duplicates, other payloads, any order, crashes at any step, hours that pass,
+people who redrive and discard, months, clocks that jump, and purges.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from oncebox.core.dead import Decision
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Status
 from oncebox.core.reap import reap_lapsed
@@ -28,7 +30,18 @@ from oncebox.core.stored import receive, work_batch, work_long
 from oncebox.core.work import Item
 from oncebox.policy import Backoff, Mode, Policy
 from proof.bays import bay
+from proof.deciding import (
+    MONTHS_DAYS,
+    WINDOW_DAYS,
+    deciding,
+    forget,
+    grow_old,
+    never_walked,
+    nobody_walks,
+    purging,
+)
 from proof.schedules.world import World
+from tests.crash.checker import DISCARDED
 from tests.crash.effects import tables
 
 IDS = ("a", "b", "l")
@@ -55,11 +68,17 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.known: dict[str, tuple[str, bytes]] = {}
         self.waiting: list[str] = []
+        self.days: dict[str, int] = {}
+        """How old what is known seems to be."""
+        self.jumped_days: int | None = None
+        """How long ago the last walk seems to be, because the clock jumped; None: nobody has walked."""
 
     @initialize(mode=st.sampled_from(["inline", "stored"]))
     def begin(self, mode: Mode) -> None:
         self.world.reset()
+        never_walked(self.world)
         self.mode = mode
+        self.world.queues = mode == "stored"
         self.policy = Policy(mode=mode, retry=Backoff(attempts=3, base_seconds=0), crash_limit=50)
         self._hire()
 
@@ -90,16 +109,17 @@ class Machine(RuleBasedStateMachine):
         else:
             self._look(item.message.id, item.message.payload)
 
-    @precondition(lambda self: self.mode == "stored")
+    @precondition(lambda self: self.world.queues)
     @rule(long=st.booleans(), fails=st.booleans(), crash=st.none() | st.integers(0, 9))
     def handle(self, long: bool, fails: bool, crash: int | None) -> None:
         """A stored worker's turn."""
         self._set_failing(fails)
+        long = long and self.mode == "stored"
         self._run(work_long(self.work) if long else work_batch(self.work), crash)
         for name in self.known:
             self._look(name, b"")
 
-    @precondition(lambda self: self.mode == "stored")
+    @precondition(lambda self: self.world.queues)
     @rule()
     def handle_suspects(self) -> None:
         self._set_failing(False)
@@ -116,6 +136,54 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def reap(self) -> None:
         self._run(reap_lapsed(self.work, 60.0), None)
+
+    @rule(decision=st.sampled_from(["redrive", "discard"]), crash=st.none() | st.integers(0, 5))
+    def decide(self, decision: Decision, crash: int | None) -> None:
+        """A person, about all that is dead; inline, too, what is redriven is in the queue."""
+        self.world.queues = True
+        done = self._run(deciding(self.work, decision), crash)
+        becomes = "waiting" if decision == "redrive" else "discarded"
+        for name, (state, payload) in list(self.known.items()):
+            if state == "dead":
+                now = self._state(name)
+                assert now == becomes or (now == "dead" and not done), f"{name} was dead, {decision}: {now}"
+                self.known[name] = (now, payload)
+
+    @rule()
+    def months_pass(self) -> None:
+        grow_old(self.world, clock_jumps=False)
+        self.days = {name: days + MONTHS_DAYS for name, days in self.days.items()}
+
+    @rule()
+    def clock_jumps(self) -> None:
+        """It goes ahead by months: nothing may be purged because of that alone."""
+        grow_old(self.world, clock_jumps=True)
+        self.days = {name: days + MONTHS_DAYS for name, days in self.days.items()}
+        if self.jumped_days is not None:
+            self.jumped_days += MONTHS_DAYS
+
+    @rule(crash=st.none() | st.integers(0, 9))
+    def purge(self, crash: int | None) -> None:
+        """What is done and past its window may be gone, and nothing else; inline, all of it is."""
+        behind = max(0, (self.jumped_days or 0) - 1)
+        nobody_walks(self.world)
+        done = self._run(purging(self.work), crash)
+        if done:
+            self.jumped_days = behind
+        else:
+            never_walked(self.world)
+            self.jumped_days = None
+        graves = {grave.key[2] for grave in tables(self.world.reader, self.world.name).dead}
+        for name, (state, _) in list(self.known.items()):
+            old = self.days[name] > WINDOW_DAYS + behind
+            if self._state(name) != "new":
+                kept = self.world.queues or name in graves or state in KEPT
+                assert kept or not done or not old, f"{name} is {state}, past its window, and was not purged"
+                continue
+            assert old, f"{name} was purged at the age of {self.days[name]} days, {behind} of them in doubt"
+            assert state not in KEPT, f"{name} was purged, and it was {state}"
+            del self.known[name], self.days[name]
+            forget(self.world, name)
 
     # What must be.
 
@@ -155,33 +223,39 @@ class Machine(RuleBasedStateMachine):
         elif state == "new":
             foretold = {Status.RETRY, Status.DEAD} if fails else {Status.PROCESSED}
         else:
-            foretold = {"done": {Status.DUPLICATE}, "dead": {Status.DEAD}, "waiting": {Status.WAITING}}[state]
+            foretold = ANSWERED[state]
         if self.work.marks_first or self.mode == "inline":
             # Somebody who died still claims to have it in hand: put off until that death is counted.
             foretold = foretold | {Status.IN_FLIGHT}
         assert status in foretold, f"{name} was {state}; {status}, and not one of {sorted(foretold)}"
         self._look(name, payload)
 
-    def _look(self, name: str, payload: bytes) -> None:
-        """What the tables say may only be what it was, or what comes after that."""
+    def _state(self, name: str) -> str:
+        """What the tables say; and effects must agree."""
         found = tables(self.world.reader, self.world.name)
         key = (self.world.name, "s", name)
         effects = found.effects.count(key)
         assert effects <= 1, f"{name} took effect {effects} times"
         row = next((row for row in found.ledger if row.key == key), None)
-        before, known = self.known.get(name, ("new", payload))
         if row is None:
-            assert before == "new", f"{name} was {before}, and nothing is known of it any more"
-            return
+            return "new"
         if any(waits.key == key for waits in found.queue):
             now = "waiting"
         elif any(grave.key == key and grave.fingerprint == row.fingerprint for grave in found.dead):
             now = "dead"
         else:
-            now = "done"
-        assert now in AFTER[before], f"{name} was {before}, and is {now}"
+            now = "discarded" if row.state == DISCARDED else "done"
         assert (now == "done") == (effects == 1), f"{name} is {now}, with {effects} effects"
-        self.known[name] = (now, known)
+        return now
+
+    def _look(self, name: str, payload: bytes) -> None:
+        """What the tables say may only be what it was, or what comes after that."""
+        now = self._state(name)
+        before, known = self.known.get(name, ("new", payload))
+        assert now in AFTER[before], f"{name} was {before}, and is {now}"
+        if now != "new":
+            self.known[name] = (now, known)
+            self.days.setdefault(name, 0)
 
     def teardown(self) -> None:
         if not hasattr(self, "mode"):
@@ -194,12 +268,22 @@ class Machine(RuleBasedStateMachine):
 
 
 AFTER = {
-    "new": {"waiting", "done", "dead"},
+    "new": {"new", "waiting", "done", "dead"},
     "waiting": {"waiting", "done", "dead"},
     "done": {"done"},
     "dead": {"dead"},
+    "discarded": {"discarded"},
 }
-"""What may become of what."""
+"""What may become of what, if nobody decides or purges."""
+ANSWERED = {
+    "done": {Status.DUPLICATE},
+    "dead": {Status.DEAD},
+    "waiting": {Status.WAITING},
+    "discarded": {Status.DISCARDED},
+}
+"""What another delivery is told."""
+KEPT = ("waiting", "dead")
+"""What is never purged, however old."""
 
 
 def walk(engine: str, seed: str, examples: int) -> Walked:

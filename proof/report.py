@@ -22,7 +22,7 @@ class Report(msgspec.Struct, kw_only=True):
     seed: str
     flows: list[str]
     crash_points: dict[str, int] = {}
-    """Distinct flow, step and fault, by engine."""
+    """Distinct flow, step and fault that were tried, by engine."""
     crash_runs: int = 0
     """On all drivers, every cell by itself."""
     crash_pairs: int = 0
@@ -43,6 +43,8 @@ class Report(msgspec.Struct, kw_only=True):
     caught: int = 0
     bugs: dict[str, str] = {}
     """Each planted bug, and where it showed."""
+    left_out: int = 0
+    """Pieces for which there was no time: of drivers whose sibling had them all."""
     seconds: float = 0.0
     seconds_by_part: dict[str, float] = {}
     """What each kind of piece took, added up over the processes that share them."""
@@ -61,9 +63,9 @@ def add_crashes(report: Report, found: list[Broken], *, whole: bool) -> None:
         if not broken.cells:
             continue
         cells[engine(broken.variant)].update(broken.cells)
-        if known.get((broken.variant, broken.flow)) != len(broken.cells):
+        if known.get((broken.variant, broken.flow)) != broken.count:
             report.violations.append(
-                f"{broken.variant}, {broken.flow}: {len(broken.cells)} cells, and another number is pinned"
+                f"{broken.variant}, {broken.flow}: {broken.count} cells, and another number is pinned"
             )
     report.crash_points = {name: len(those) for name, those in sorted(cells.items())}
     if whole:
@@ -125,7 +127,7 @@ def table(report: Report) -> str:
         ("flows", f"{len(report.flows)}"),
         ("crash points", crash),
         ("", f"{report.crash_runs:,} runs on all drivers, {report.crash_pairs:,} with a second fault in the recovery"),
-        ("", f"{report.server_kills} with the server killed"),
+        ("", f"{report.server_kills} with the server killed; {report.left_out} pieces left out for want of time"),
         ("interleavings", f"{report.interleavings:,}: {schedules}"),
         ("", f"{report.pairs} pairs of flows, each in at least {report.least_per_pair} orders"),
         ("", f"in {report.waits:,} of them somebody waited for a lock"),

@@ -105,6 +105,9 @@ class Schedule:
     def _actors(self) -> list[Actor]:
         world, flows = self.world, self.flows
         world.sends = any(flow.sends for flow in flows)
+        world.ordering = flows[0].ordering
+        for flow in flows:
+            flow.first(world)
         wanted = sorted({spec for flow in flows for spec in flow.store})
         if wanted:
             world.store(*wanted)

@@ -16,6 +16,8 @@ from oncebox.core.steps import Op, Script
 from oncebox.core.stored import bury_unknown, receive, work_batch, work_long
 from oncebox.core.work import Item, Work
 from oncebox.policy import Backoff, Mode, Policy
+from proof.schedules.deciding import decide_all, gaps, one_dead, one_old, purge
+from proof.schedules.ordering import ORDERING
 from proof.schedules.world import AT_ONCE, World
 
 Make = Callable[[World, Work, list[Item]], Op[Any]]
@@ -35,6 +37,8 @@ class Flow:
     """Words of its policy."""
     word: str = ""
     """What its handler does: `fails`, `discards`."""
+    first: Callable[[World], None] = lambda world: None
+    """What happened before anything else was there."""
     before: Callable[[World], None] = lambda world: None
     sends: bool = False
     small: bool = False
@@ -42,11 +46,16 @@ class Flow:
 
     @property
     def mode(self) -> Mode:
-        return "stored" if self.family == "stored" else "inline"
+        return "inline" if self.family in ("inline", "outgoing") else "stored"
+
+    @property
+    def ordering(self) -> str:
+        """`key`, `sequence`, or nothing."""
+        return {"by key": "key", "by sequence": "sequence"}.get(self.family, "")
 
     @cached_property
     def policy(self) -> Policy:
-        return Policy(mode=self.mode, **{"retry": AT_ONCE, **self.words})
+        return Policy(mode=self.mode, **{"retry": AT_ONCE, **ORDERING[self.ordering], **self.words})
 
 
 def _stream(world: World, work: Work, items: list[Item]) -> Op[Any]:
@@ -167,7 +176,15 @@ FLOWS = (
     Flow("call", "stored", _twice(work_effect), store=("x",)),
     Flow("reap", "stored", _twice(_reap), store=("a",), before=_haunted),
     Flow("bury unknown types", "stored", _twice(_bury), store=("u", "a"), words={"unknown_type_seconds": 0.0}),
+    Flow("redrive, discard", "stored", decide_all, first=one_dead),
+    Flow("purge", "stored", purge, first=one_old, store=("a",)),
     Flow("hours pass", "stored", _ticking),
+    Flow("receive in order", "by key", _receive, ("c", "a", "d", "b"), store=("a",)),
+    Flow("stored in order", "by key", _twice(work_batch), store=("a", "b")),
+    Flow("stored in order, failing", "by key", _twice(work_batch), store=("a", "b"), word="fails"),
+    Flow("receive by sequence", "by sequence", _receive, ("a", "d"), store=("b", "c")),
+    Flow("stored by sequence", "by sequence", _twice(work_batch), store=("b", "c")),
+    Flow("gap", "by sequence", gaps, store=("b", "c")),
     Flow("publish", "outgoing", _stream, ("a", "b"), sends=True, before=_fresh_outbox),
     Flow("relay", "outgoing", _relay, sends=True, before=_fresh_outbox),
     Flow("hours pass, relays", "outgoing", _ticking, sends=True),
@@ -203,7 +220,11 @@ TRIPLES = (
     ("receive", "stored", "stored batch"), ("receive", "receive", "stored failing"),
     ("lease", "lease", "hours pass"),  ("call", "call", "hours pass"),
     ("stored", "reap", "hours pass"), ("stored batch", "stored failing", "reap"),
-    ("stored suspect", "stored", "reap"), ("publish", "relay", "relay"), ("relay", "relay", "hours pass, relays"),
+    ("stored suspect", "stored", "reap"),
+    ("redrive, discard", "redrive, discard", "stored failing"), ("purge", "receive", "stored"),
+    ("receive in order", "stored in order", "stored in order, failing"),
+    ("receive by sequence", "stored by sequence", "gap"), ("publish", "relay", "relay"),
+    ("relay", "relay", "hours pass, relays"),
 )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
-"""`make soak`: ten minutes by default. `python -m proof.soak 60` runs an hour."""
+"""`make soak`: ten minutes by default, `python -m proof.soak 60` runs an hour."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -11,29 +13,45 @@ from pathlib import Path
 
 import msgspec
 
+from proof.soak.acts import ACTS, Played, play
+from proof.soak.places import OneServer
+from proof.soak.run import drive
 from proof.soak.site import Site
 from tests import conftest as _memory  # noqa: F401 - keeps temporary files in memory
 from tests.crash.nursery import Nursery
 
 REPORT = Path("reports/soak.json")
-STUCK_SECONDS = 120.0
-"""Nothing has moved for so long though nothing bad happens any more: something is stuck."""
-BACKLOG_MAX = 20_000
+SHARE = 0.7
+"""Of the time, for the first and longest part."""
+BROKERS = {
+    "kafka": "tests/brokers/test_kafka_chaos.py",
+    "memory": "tests/brokers/test_memory_app.py",
+    "nats": "tests/brokers/test_nats_app.py",
+    "rabbitmq": "tests/brokers/test_rabbitmq.py",
+    "redis": "tests/brokers/test_redis_app.py",
+    "sqs": "tests/brokers/test_sqs_app.py",
+}
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `reports/soak.json` holds."""
+    """What `reports/soak.json` holds. `lost` and `doubled` are of everything, acts included."""
 
     seed: int
     messages: int
     deliveries: int
     kills: int
     database_kills: int
+    crowds: int
+    """How often strangers took every connection that the server has."""
     stops: int
     lost: int
     doubled: int
-    seconds: float
-    violations: list[str]
+    acts: list[Played] = []
+    brokers: dict[str, str] = {}
+    """Brokers that were killed, too, and what came of it."""
+    order: str = ""
+    seconds: float = 0.0
+    violations: list[str] = []
 
 
 def main() -> int:
@@ -42,76 +60,97 @@ def main() -> int:
     parser.add_argument("--messages", type=int, help="default: 10,000 a minute")
     parser.add_argument("--kills", type=int, help="default: 20 a minute")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--acts", default=",".join(ACTS), help="after the first part; '' leaves them out")
+    parser.add_argument(
+        "--brokers", default="nats", help=f"to be killed in the end: {', '.join(BROKERS)}; all; ''"
+    )
+    parser.add_argument("--order", type=int, default=0, help="so many ordered messages in the very end")
     told = parser.parse_args()
-    messages = told.messages or int(10_000 * told.minutes)
-    kills = told.kills or int(20 * told.minutes)
+    began = time.monotonic()
+    print(f"soak: {told.minutes:g} minutes, seed {told.seed}", flush=True)
     with tempfile.TemporaryDirectory() as name, Nursery(Path(name)) as nursery:
-        site = Site(Path(name), nursery, random.Random(told.seed))
-        try:
-            report = soak(site, told.minutes * 60, messages, kills, told.seed)
-        finally:
-            site.close()
+        report = first_part(nursery, Path(name), told)
+        for act in filter(None, told.acts.split(",")):
+            played = play(act, nursery, told.seed, 20.0, 3_000, 8)
+            print(f"{time.monotonic() - began:5.0f} s: {msgspec.to_builtins(played)}", flush=True)
+            report.acts.append(played)
+            report.lost += played.lost
+            report.doubled += played.doubled
+            report.violations += played.violations
+    for broker in list(BROKERS) if told.brokers == "all" else filter(None, told.brokers.split(",")):
+        with_broker(report, broker, told.seed)
+    if told.order:
+        in_order(report, told.order, told.seed)
+    report.seconds = round(time.monotonic() - began, 1)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    print(
-        f"soak: {report.messages:,} messages, {report.deliveries:,} deliveries, {report.kills} kills "
-        f"({report.database_kills} of the database), {report.stops} stops, {report.seconds:.0f} s, seed {report.seed}: "
-        f"{report.lost} lost, {report.doubled} doubled"
-    )
-    for text in report.violations[:20]:
-        print("  ", text)
+    print(table(report))
     return int(bool(report.violations or report.lost or report.doubled))
 
 
-def soak(site: Site, seconds: float, messages: int, kills: int, seed: int) -> Report:
-    """Send, strike and tend until everything is sent and struck; then calm, and the checker's word."""
-    began = time.monotonic()
-    site.tend()
-    told = 0.0
-    sent = 0
-    while True:
-        passed = time.monotonic() - began
-        share = min(1.0, passed / (seconds * 0.85))
-        if (wanted := min(int(messages * share) - sent, BACKLOG_MAX - site.backlog)) > 0:
-            site.send(wanted)
-            sent += wanted
-        if site.counts["kills"] < int(kills * share):
-            site.strike()
-        site.tend()
-        if passed - told > 15:
-            told = passed
-            print(
-                f"{passed:5.0f} s: {sent:,} sent, {dict(site.counts)}, (effects, queue, broker) {site.progress()}"
-            )
-        if sent >= messages and site.counts["kills"] >= kills:
-            break
-        time.sleep(0.02)
-    site.calm()
-    found = settle(site)
-    site.end()
-    found += site.violations()
-    counts = site.counts
-    return Report(
-        seed=seed, messages=sent, deliveries=site.deliveries, kills=counts["kills"],
-        database_kills=counts["database kills"], stops=counts["stops"], lost=counts["lost"],
-        doubled=counts["doubled"], seconds=round(time.monotonic() - began, 1), violations=found[:100],
-    )  # fmt: skip
+def first_part(nursery: Nursery, folder: Path, told: argparse.Namespace) -> Report:
+    """One server, and everything that can happen to it and to workers."""
+    site = Site(folder, nursery, random.Random(told.seed), OneServer())
+    messages = told.messages or int(10_000 * told.minutes)
+    kills = told.kills or int(20 * told.minutes)
+    try:
+        found = drive(site, told.minutes * 60 * SHARE, messages, kills)
+        found += site.violations()
+        counts = site.counts
+        return Report(
+            seed=told.seed, messages=len(site.sent), deliveries=site.deliveries, kills=counts["kills"],
+            database_kills=counts["database"], crowds=counts["crowd"], stops=counts["stops"], lost=counts["lost"],
+            doubled=counts["doubled"], violations=found[:100],
+        )  # fmt: skip
+    finally:
+        site.close()
 
 
-def settle(site: Site) -> list[str]:
-    """Wait until nothing is on its way; a sentence, and a dump of everything, if nothing moves any more."""
-    last, since = site.progress(), time.monotonic()
-    while last[1:] != (0, 0):
-        time.sleep(0.2)
-        site.tend()
-        if (now := site.progress()) != last:
-            last, since = now, time.monotonic()
-        if time.monotonic() - since > STUCK_SECONDS:
-            dump = REPORT.with_name("soak-stuck.txt")
-            dump.parent.mkdir(exist_ok=True)
-            dump.write_text(site.state())
-            return [f"stuck: {last} (effects, queue, broker) for {STUCK_SECONDS:g} s; see {dump}"]
-    return []
+def with_broker(report: Report, broker: str, seed: int) -> None:
+    """A broker's own chaos, in full: it is killed with the database and the consumers."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "chaos"]
+    environment = {**os.environ, "ONCEBOX_SOAK": "1", "ONCEBOX_SEED": str(seed)}
+    done = _run([*command, BROKERS[broker]], environment)
+    # 5: no such test, or the server is not there.
+    report.brokers[broker] = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode != 0:
+        report.violations.append(f"{broker}: {done.stdout[-3000:]}")
+
+
+def in_order(report: Report, messages: int, seed: int) -> None:
+    """`proof.order` with so many messages."""
+    words = ["--messages", str(messages), "--seed", str(seed)]
+    done = _run([sys.executable, "-m", "proof.order", *words], dict(os.environ))
+    report.order = " ".join(done.stdout.split())
+    if done.returncode != 0:
+        report.violations.append(f"order: {(done.stdout + done.stderr)[-3000:]}")
+
+
+def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    print(done.stdout.strip().rpartition("\n")[2], flush=True)
+    return done
+
+
+def table(report: Report) -> str:
+    """For people."""
+    whole = (
+        f"soak: {report.messages:,} messages, {report.deliveries:,} deliveries, {report.kills} kills "
+        f"({report.database_kills} of the database), {report.crowds} times no connection left, {report.stops} stops, "
+        f"{report.seconds:.0f} s, seed {report.seed}: {report.lost} lost, {report.doubled} doubled"
+    )
+    lines = [
+        whole,
+        *(
+            f"  {act.name}: {act.messages:,} messages, {act.kills} kills: {act.lost} lost, {act.doubled} doubled"
+            + (f", {act.window} in the window that is documented" if act.window else "")
+            for act in report.acts
+        ),
+        *(f"  {broker}: {what}" for broker, what in report.brokers.items()),
+        *([f"  order: {report.order}"] if report.order else []),
+        *(f"  {text}" for text in report.violations[:20]),
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psycopg
@@ -18,12 +18,12 @@ from oncebox import Message
 from oncebox.brokers.memory import QueueStats
 from oncebox.drivers.database import Database
 from oncebox.runtime.schema import migrate
+from proof.soak.places import Place
 from proof.soak.worker import CONSUMERS, Spec
 from tests.crash.checker import Key, Seen, Sent, Tables, violations
 from tests.crash.effects import create_table, reader, tables
 from tests.crash.harness import Broker
 from tests.crash.nursery import Child, Nursery
-from tests.servers import Postgres
 
 WORKERS = 3
 STOPPED_SECONDS = (0.5, 6.0)
@@ -31,23 +31,27 @@ STOPPED_SECONDS = (0.5, 6.0)
 
 
 class Site:
-    """A private server, a broker in this process, and worker processes that are replaced when they die."""
+    """A database, a broker in this process, and worker processes that are replaced when they die."""
 
-    def __init__(self, folder: Path, nursery: Nursery, chance: random.Random) -> None:
+    def __init__(self, folder: Path, nursery: Nursery, chance: random.Random, place: Place) -> None:
         self.folder = folder
         self.nursery = nursery
         self.chance = chance
-        self.server = Postgres("max_connections=300").start()
-        self.url = self.server.create_database()
+        self.place = place
+        self.url = place.url
         migrate(Database(self.url))
         create_table(self.url)
         self.broker = Broker(visibility_seconds=10.0)
         for name in CONSUMERS:
             self.broker.memory.queue(name, visibility_seconds=10.0)
-        self.spec = Spec(self.url, self.broker.address, str(folder))
+        self.spec = Spec(self.url, self.broker.address, str(folder), place.full)
         self.workers: list[Child] = []
         self.stopped: dict[int, float] = {}
         """Workers that stand still, by pid, and until when."""
+        self.relief: float | None = None
+        """When what the database suffers ends."""
+        self.lost: set[Key] = set()
+        """What was acked and may be lost: a standby that did not hear of it took over."""
         self.counts: Counter[str] = Counter()
         self.sent: list[Sent] = []
         self._numbers = itertools.count(1)
@@ -79,6 +83,9 @@ class Site:
     def tend(self) -> None:
         """Replace who has died, wake who has stood still for long enough."""
         now = time.monotonic()
+        if self.relief is not None and self.relief <= now:
+            self.relief = None
+            self.place.relieve()
         for child in self.workers:
             if self.stopped.get(child.pid, now + 1) <= now:
                 child.kill(signal.SIGCONT)
@@ -90,13 +97,11 @@ class Site:
             )
 
     def strike(self) -> None:
-        """Something bad: mostly a kill, now and then a stop, or the database's own death."""
-        what = self.chance.choices(("kill", "stop", "database"), (80, 15, 5))[0]
-        if what == "database":
-            self.server.kill9()
-            self.server.start()
-            self.counts["database kills"] += 1
-            self.counts["kills"] += 1
+        """Something bad: mostly a kill, now and then a stop, or something that the database suffers."""
+        odds = {"kill": 80, "stop": 15, **self.place.strikes}
+        what = self.chance.choices(list(odds), list(odds.values()))[0]
+        if what in self.place.strikes:
+            self.suffer(what)
             return
         victim = self.chance.choice(self.workers)
         if what == "stop" and victim.pid not in self.stopped:
@@ -109,8 +114,18 @@ class Site:
         victim.wait()
         self.counts["kills"] += 1
 
+    def suffer(self, what: str) -> None:
+        """The database's own share."""
+        seconds = self.place.strike(what)
+        if seconds:
+            self.relief = time.monotonic() + seconds
+        self.counts[what] += 1
+        self.counts["kills"] += what == "database"
+
     def calm(self) -> None:
         """Nothing bad any more."""
+        self.relief = None
+        self.place.relieve()
         for child in self.workers:
             if self.stopped.pop(child.pid, None):
                 child.kill(signal.SIGCONT)
@@ -126,18 +141,17 @@ class Site:
 
     # What is seen.
 
-    def ask(self, text: str) -> list[tuple[Any, ...]]:
-        with closing(reader(self.url)) as connection:
-            rows: list[tuple[Any, ...]] = connection.execute(text).fetchall()
-            return rows
+    @property
+    def _prefix(self) -> str:
+        return "oncebox_" if self.url.startswith("sqlite") else "oncebox."
 
     def progress(self) -> tuple[int, int, int]:
         """Effects, messages in the queue, messages that the broker still owes."""
         try:
-            ((effects, queued),) = self.ask(
-                "SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM oncebox.queue)"
+            ((effects, queued),) = self.place.ask(
+                f"SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM {self._prefix}queue)"
             )
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, sqlite3.OperationalError):
             return (-1, -1, self.backlog)
         return (effects, queued, self.backlog)
 
@@ -146,17 +160,26 @@ class Site:
         for child in self.workers:
             child.kill(signal.SIGUSR1)
         time.sleep(1)
+        p = self._prefix
         asked = {
-            "sessions": "SELECT pid, state, wait_event_type, wait_event, pg_blocking_pids(pid), now() - xact_start, "
-            "left(query, 200) FROM pg_stat_activity WHERE datname = current_database()",
-            "queue": "SELECT seq, consumer, message_id, attempts, deaths, token, due - now() FROM oncebox.queue "
-            "ORDER BY seq LIMIT 50",
-            "workers": "SELECT id, pid, now() - heartbeat FROM oncebox.worker",
-            "hands": "SELECT worker, slot, consumer, seqs, message_id, now() - at FROM oncebox.hand",
+            "queue": f"SELECT seq, consumer, message_id, attempts, deaths, token, due FROM {p}queue LIMIT 50",
+            "workers": f"SELECT id, pid, heartbeat FROM {p}worker",
+            "hands": f"SELECT worker, slot, consumer, seqs, message_id, at FROM {p}hand",
         }
+        if not self.url.startswith("sqlite"):
+            asked["now"] = "SELECT now()"
+            asked["sessions"] = (
+                "SELECT pid, state, wait_event_type, wait_event, pg_blocking_pids(pid), now() - xact_start, "
+                "left(query, 200) FROM pg_stat_activity WHERE datname = current_database()"
+            )
         lines = [f"broker: {self.broker.memory.stats()}"]
         for name, text in asked.items():
-            lines += [f"-- {name}", *(str(row) for row in self.ask(text))]
+            try:
+                rows = self.place.ask(text)
+            except (psycopg.Error, sqlite3.Error) as error:
+                lines += [f"-- {name}", repr(error)]  # the database is what everybody waits for
+            else:
+                lines += [f"-- {name}", *map(str, rows)]
         for child in self.workers:
             lines += [f"-- worker {child.pid}, status {child.status}", child.output[-4000:]]
         return "\n".join(lines)
@@ -174,8 +197,12 @@ class Site:
         )
         self.counts["doubled"] = sum(count > 1 for count in Counter(whole.effects).values())
         done = set(whole.effects)
-        self.counts["lost"] = sum(sent.key not in done for sent in self.sent)
-        return violations(Seen(sent=self.sent, acked=self._acked()), whole)
+        missing = {sent.key for sent in self.sent if sent.key not in done}
+        self.counts["window"] = len(missing & self.lost)
+        self.counts["lost"] = len(missing - self.lost)
+        sent = [each for each in self.sent if each.key not in missing & self.lost]
+        acked = [key for key in self._acked() if key not in missing & self.lost]
+        return violations(Seen(sent=sent, acked=acked), whole)
 
     def _acked(self) -> list[Key]:
         return [
@@ -190,4 +217,4 @@ class Site:
                 child.kill(signal.SIGCONT)
                 child.kill()
         self.broker.close()
-        self.server.close()
+        self.place.close()

@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from oncebox import App, Backoff, Message, Tx
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.remote import RemoteMemory, RemoteSource
 from oncebox.consumer import Consumer
+from oncebox.core.steps import Begin, Call
+from oncebox.drivers.sqlite import SqliteSession
 
 CONSUMERS: dict[str, dict[str, Any]] = {
     "inline": {"mode": "inline", "batch": 20},
@@ -34,6 +37,8 @@ class Spec(msgspec.Struct):
     url: str
     address: str
     folder: str
+    full: str = ""
+    """A file that says, while it is there, that the disk is full."""
 
 
 class CountedSource(RemoteSource):
@@ -50,15 +55,40 @@ class CountedSource(RemoteSource):
         await super().ack(deliveries)
 
 
-def register(consumer: Consumer) -> None:
+INSERT = "INSERT INTO effects (consumer, source, message_id, pid) VALUES (%s, %s, %s, %s)"
+
+
+def register(consumer: Consumer, url: str) -> None:
     """A handler whose effect is a row that nothing but oncebox keeps from being there twice."""
 
-    @consumer.handler("t")
-    def handle(message: Message, tx: Tx, conn: psycopg.Connection) -> None:
-        conn.execute(
-            "INSERT INTO effects (consumer, source, message_id, pid) VALUES (%s, %s, %s, %s)",
-            (tx.consumer, message.source, message.id, os.getpid()),
-        )
+    def postgres(message: Message, tx: Tx, conn: psycopg.Connection) -> None:
+        conn.execute(INSERT, (tx.consumer, message.source, message.id, os.getpid()))
+
+    def lite(message: Message, tx: Tx, conn: sqlite3.Connection) -> None:
+        row = (tx.consumer, message.source, message.id, os.getpid())
+        conn.execute(INSERT.replace("%s", "?"), row)
+
+    consumer.handler("t")(lite if url.startswith("sqlite") else postgres)
+
+
+def fill_disk(full: str) -> None:
+    """No connection of this process can make its file larger while `full` is there."""
+    patched: Any = SqliteSession
+    begin, side = patched.begin, patched.side
+
+    def limit(session: SqliteSession) -> None:
+        # One page: that is, no more than there are.
+        session.raw.execute(f"PRAGMA max_page_count={1 if os.path.exists(full) else 2**30}")
+
+    def limited_begin(session: SqliteSession, step: Begin) -> Any:
+        limit(session)
+        return begin(session, step)
+
+    def limited_side(session: SqliteSession, call: Call) -> Any:
+        limit(session)
+        return side(session, call)
+
+    patched.begin, patched.side = limited_begin, limited_side
 
 
 async def work(spec: Spec) -> None:
@@ -67,7 +97,7 @@ async def work(spec: Spec) -> None:
     for name, words in CONSUMERS.items():
         # Kills are random here: that one message is in hand when four processes die is no crash loop.
         policy = {"retry": Backoff(base_seconds=0.01), "concurrency": 2, "crash_limit": 1000, **words}
-        register(app.consumer(name, CountedSource(spec, name), **policy))
+        register(app.consumer(name, CountedSource(spec, name), **policy), spec.url)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with app.running():
@@ -78,4 +108,7 @@ def main(spec: dict[str, Any]) -> None:
     """In the child. SIGUSR1 prints where every thread stands."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    asyncio.run(work(msgspec.convert(spec, Spec)))
+    told = msgspec.convert(spec, Spec)
+    if told.full:
+        fill_disk(told.full)
+    asyncio.run(work(told))
