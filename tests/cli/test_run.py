@@ -134,6 +134,11 @@ async def test_logs_are_json_lines_without_payloads_or_passwords(pg_url: str, tm
         assert all(entry.keys() >= {"at", "level", "logger", "process", "message"} for entry in entries)
         assert {"mine": "a b"}.items() <= {entry["logger"]: entry["message"] for entry in entries}.items()
         assert any(entry["message"].startswith("consumer billing: message evt-1 forged") for entry in entries)
+        about = [entry for entry in entries if "message_id" in entry]
+        names = ("consumer", "message_id", "message_source", "message_type")
+        assert {tuple(entry[name] for name in names) for entry in about} == {
+            ("billing", "evt-1 forged", "", "payment")
+        }
         assert "canary-password" not in running.log
         assert "amount" not in running.log
 

@@ -14,6 +14,9 @@ from enum import StrEnum
 from oncebox.cli.text import clean, one_line, redact
 from oncebox.codec import describe_error
 
+ABOUT = ("consumer", "message_id", "message_source", "message_type")
+"""What a record says about the message it is about, where it is about one."""
+
 
 class Level(StrEnum):
     """How much is said."""
@@ -36,7 +39,8 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One JSON object per line: at, level, logger, process, message, and for an error its type and frames."""
+    """One JSON object per line: at, level, logger, process, message; which message it is about; for an error its
+    type and frames."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The object as one line of ASCII."""
@@ -47,6 +51,9 @@ class Json(logging.Formatter):
             "process": record.process,
             "message": one_line(record.getMessage()),
         }
+        for name in ABOUT:
+            if isinstance(value := getattr(record, name, None), str):
+                entry[name] = one_line(value)
         if record.exc_info and record.exc_info[1] is not None:
             entry["error"] = describe_error(record.exc_info[1]).type
             entry["traceback"] = _frames(record)

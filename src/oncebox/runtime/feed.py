@@ -243,6 +243,13 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
 
 def report(consumer: str, item: Item, outcome: Outcome) -> None:
     """One log line per failure, with ids and never a payload."""
+    message = item.message
+    ids = {
+        "consumer": consumer,
+        "message_id": message.id,
+        "message_source": message.source,
+        "message_type": message.type,
+    }
     if outcome.status is Status.DEAD and outcome.error is not None:
         log.error(
             "consumer %s: message %s is dead: %s%s",
@@ -250,6 +257,7 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             item.message.id,
             outcome.reason or "known",
             f" ({type(outcome.error).__name__})",
+            extra=ids,
         )
     elif outcome.reason == TWICE:
         log.error(
@@ -257,6 +265,7 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             "called twice with one idempotency key",
             consumer,
             item.message.id,
+            extra=ids,
         )
     elif outcome.status is Status.RETRY:
         log.warning(
@@ -265,4 +274,5 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             item.message.id,
             type(outcome.error).__name__,
             outcome.delay_seconds,
+            extra=ids,
         )
