@@ -117,7 +117,7 @@ ELSEWHERE = {
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep
     "sweep_find",
     "replay_quiet", "replay_bound", "replay_begin", "replay_open", "replay_hold", "replay_move", "replay_end",
-    "replay_page", "replay_known", "replay_changes", "replay_watch",
+    "replay_page", "replay_known", "replay_changes", "replay_watch", "replay_counts",
 
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip

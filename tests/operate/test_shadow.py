@@ -18,10 +18,10 @@ def everything(shop: Shop) -> dict[str, int]:
     return {name: shop.count(name) for name in names} | {"effects": shop.effects().total()}
 
 
-def busy(shop: Shop, **policy: str) -> Consumer:
+def busy(shop: Shop) -> Consumer:
     """A handler that inserts, updates, deletes, publishes and sends; and fails for one of its messages."""
     shop.app.sinks = (("*", Memory().topic("t")),)
-    page = shop.consumer("page", **{"keep_payload": "always", "replay": "rebuild", **policy})
+    page = shop.consumer("page", keep_payload="always", replay="rebuild")
     shop.consumer("mailer", mode="stored")
 
     @shop.handler(page)

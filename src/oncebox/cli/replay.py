@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -20,8 +19,8 @@ from oncebox.cli.ingest import INTERRUPTED, consumer_of, identity_of, line_bytes
 from oncebox.cli.options import DebugOption, JsonOption
 from oncebox.cli.output import console, print_json
 from oncebox.cli.replay_view import Bar, Doing, replayed, shadowed
+from oncebox.cli.replay_words import ago, chosen_by, utc
 from oncebox.cli.resolve import Target, find_app
-from oncebox.cli.text import clean, seconds_of
 from oncebox.consumer import Consumer
 from oncebox.core.replay import replay
 from oncebox.core.replay_terms import Chosen, Order
@@ -32,7 +31,6 @@ from oncebox.core.work import Item, Work
 from oncebox.errors import ConfigError, UsageError
 from oncebox.ingest.backfill import Ingest
 from oncebox.ingest.lines import Lines
-from oncebox.message import check_id
 from oncebox.replay import order, perform, perform_async, placed_by
 
 T = TypeVar("T")
@@ -153,7 +151,7 @@ def replay_command(
     """
     found = find_app(app)
     chosen = consumer_of(found, consumer)
-    words = _chosen(ids, kind, key, since, until)
+    words = chosen_by(ids, kind, key, since, until)
     if file is not None and archive is not None:
         raise UsageError("--file and --archive: keep one of them")
     if file is not None and (since is not None or until is not None):
@@ -166,7 +164,7 @@ def replay_command(
     with target.named(), _read(chosen, file, id_field, type_field, doing) as given:
         asked = order(
             chosen, reason=reason or "shadow", by=who(by), chosen=words, reset=not no_reset and not is_shadow,
-            origin=_origin(file, archive), given=given, ago=_ago(since=since, until=until),
+            origin=_origin(file, archive), given=given, ago=ago(since=since, until=until),
             archived=_archived(chosen, archive, words),
             skip_failures=skip_failures, restart=restart, stopped=stopped, **({"batch": batch} if batch else {}),
         )  # fmt: skip
@@ -179,38 +177,6 @@ def replay_command(
         raise typer.Exit(INTERRUPTED)
 
 
-def _chosen(
-    ids: list[str] | None, kind: str | None, key: str | None, since: str | None, until: str | None
-) -> Chosen:
-    for each in ids or ():
-        check_id(each)
-    return Chosen(
-        ids=tuple(dict.fromkeys(ids or ())), type=kind, key=key, since=_moment(since, "--since"),
-        until=_moment(until, "--until"),
-    )  # fmt: skip
-
-
-def _moment(said: str | None, option: str) -> float | None:
-    """A time as seconds since 1970: a date, a time (UTC without a zone), or how long ago."""
-    if said is None:
-        return None
-    try:
-        at = datetime.fromisoformat(said)
-    except ValueError:
-        try:
-            return time.time() - (seconds_of(said, option) or 0.0)
-        except UsageError:
-            raise UsageError(
-                f"{option} {clean(said)!r}: a date, a time, or how long ago: 2026-01-31, 2026-01-31T12:00, 6h, 2d"
-            ) from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _ago(**said: str | None) -> tuple[str, ...]:
-    """Which of these moments are so long ago from now."""
-    return tuple(word for word, text in said.items() if text is not None and text.strip()[-1:] in "smhd")
-
-
 def _origin(file: str | None, archive: str | None) -> str:
     """What the run is known by: the file's own name, not where it lies."""
     return f"file {Path(file).name}" if file is not None else "archive" if archive is not None else "ledger"
@@ -221,8 +187,7 @@ def _archived(consumer: Consumer, url: str | None, chosen: Chosen) -> Iterator[P
         return None
     from oncebox.archive import messages
 
-    since, until = (at and datetime.fromtimestamp(at, UTC) for at in (chosen.since, chosen.until))
-    found = messages(url, consumer=consumer.name, since=since, until=until)
+    found = messages(url, consumer=consumer.name, since=utc(chosen.since), until=utc(chosen.until))
     return (placed_by(consumer, each.place or 0, each.message(replay=True)) for each in found)
 
 

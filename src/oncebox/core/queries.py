@@ -179,6 +179,7 @@ class Queries:
     replay_page: Query
     replay_known: Query
     replay_changes: Query
+    replay_counts: Query
     fence: Query | None = None
     mark: Query | None = None
     pick: Query | None = None

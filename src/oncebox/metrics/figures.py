@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from oncebox.core.outcomes import Status
 from oncebox.metrics.families import Family, Kind, Sample, number
-from oncebox.runtime.inspect import ConsumerStatus, StatusReport
+from oncebox.runtime.inspect import ConsumerStatus, Replays, StatusReport
 from oncebox.runtime.meter import BUCKETS, LAG_BUCKETS, Durations, Snapshot
 
 ALWAYS = (Status.PROCESSED, Status.DUPLICATE, Status.RETRY, Status.DEAD)
@@ -35,6 +35,10 @@ METRICS: dict[str, Described] = {
     ),
     "oncebox_purged_total": Described("counter", "Ledger rows that retention has deleted."),
     "oncebox_purge_failures_total": Described("counter", "Walks of retention that failed."),
+    "oncebox_replayed_total": Described("counter", "Messages that replays have handled again."),
+    "oncebox_replay_suppressed_total": Described(
+        "counter", "Publications, sends and calls to the outside that replays have left out."
+    ),
     "oncebox_effect_handlers": Described("gauge", "Handlers of the consumer that call the outside world."),
     "oncebox_database_up": Described("gauge", "1 when the database answered this scrape, else 0."),
     "oncebox_waiting": Described("gauge", "Messages in the queue that wait for a worker, a time or a turn."),
@@ -123,6 +127,9 @@ def seen(report: StatusReport | None, subjects: Mapping[str, Subject]) -> list[F
     def each(name: str, field: str) -> Family:
         return _family(name, (Sample(_of(one), getattr(one, field) or 0) for one in consumers))
 
+    def replays(name: str) -> Replays:
+        return report.replays.get(name, Replays())
+
     def one(name: str, value: float | None) -> Family:
         return _family(name, [Sample({}, value or 0)])
 
@@ -132,6 +139,14 @@ def seen(report: StatusReport | None, subjects: Mapping[str, Subject]) -> list[F
         each("oncebox_retrying", "retrying"),
         each("oncebox_working", "working"),
         each("oncebox_oldest_waiting_seconds", "oldest_seconds"),
+        _family(
+            "oncebox_replayed_total",
+            (Sample({"consumer": name}, replays(name).handled) for name in sorted(subjects)),
+        ),
+        _family(
+            "oncebox_replay_suppressed_total",
+            (Sample({"consumer": name}, replays(name).suppressed) for name in sorted(subjects)),
+        ),
         _family(
             "oncebox_dead",
             (

@@ -84,6 +84,14 @@ class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_seconds: float | None = None
 
 
+class Replays(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replays of a consumer have come to, all together."""
+
+    handled: int = 0
+    suppressed: int = 0
+    """Publications, sends and calls to the outside that they left out."""
+
+
 class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `status` shows."""
 
@@ -92,6 +100,8 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     outbox: OutboxStatus = OutboxStatus()
     effects: dict[str, int] = {}
     """Calls to the outside whose end is not known: `parked` for a person, or `started`."""
+    replays: dict[str, Replays] = {}
+    """By consumer."""
     window_seconds: float = WINDOW_SECONDS
     count_cap: int = COUNT_CAP
 
@@ -176,6 +186,7 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
     workers = yield Fetch(Call(queries.status_workers, {}))
     waiting_out, parked, oldest_out = (yield Fetch(Call(queries.outbox_status, {"cap": COUNT_CAP})))[0]
     effects = yield Fetch(Call(queries.effects_count, {"cap": COUNT_CAP}))
+    replays = yield Fetch(Call(queries.replay_counts, {}))
     keys = {name: (blocked, gapped) for name, blocked, gapped in (yield Fetch(Call(queries.keys_count, {})))}
     return StatusReport(
         consumers=[
@@ -201,6 +212,7 @@ def read_status(queries: Queries, consumers: Iterable[str] = ()) -> Op[StatusRep
         ],
         outbox=OutboxStatus(waiting=waiting_out, parked=parked, oldest_seconds=oldest_out),
         effects=dict(sorted((state, count) for state, count in effects)),
+        replays={name: Replays(handled=int(n), suppressed=int(left)) for name, n, left in sorted(replays)},
     )
 
 

@@ -70,3 +70,6 @@ JOIN {p}ledger l ON l.consumer = :consumer AND l.source = r.source AND l.message
 SELECT schemaname || '.' || relname, n_tup_ins, n_tup_upd, n_tup_del
 FROM pg_stat_xact_user_tables
 WHERE '"' || schemaname || '"' <> '{schema}' AND n_tup_ins + n_tup_upd + n_tup_del > 0
+
+-- name: replay_counts
+SELECT consumer, sum(handled)::bigint, sum(suppressed)::bigint FROM {p}replay GROUP BY consumer

@@ -65,3 +65,6 @@ WHERE t.type = 'table' AND substr(t.name, 1, 7) <> 'sqlite_' AND substr(t.name, 
 
 -- name: replay_changes
 SELECT name, sum(what = 'insert'), sum(what = 'update'), sum(what = 'delete') FROM temp.oncebox_shadow GROUP BY name
+
+-- name: replay_counts
+SELECT consumer, sum(handled), sum(suppressed) FROM {p}replay GROUP BY consumer
