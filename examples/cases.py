@@ -9,10 +9,11 @@ without it each has a file, and so a ledger, of its own.
 The broker shuffles and repeats. Both consumers are ordered by `version`: what comes early waits, what
 comes again or late has no second effect, and different cases run beside each other.
 
-The search page is a projection. Its one function, `project`, writes only what is newer than what is there,
-so that it can be run again at any time: `rebuild` makes the page anew from the events that are kept, and
-calls nothing but that function. Notices are a consumer of their own with a ledger of its own. Each is sent
-on to a mailer in the same transaction; a rebuild of the page is not among its messages, and mails nobody.
+The search page is a projection: `project` writes only what is newer than what is there. `rebuild` makes it anew
+by a replay of the messages that are kept, after a reset that empties it in the transaction in which the replay
+begins; `oncebox replay examples.cases:app search --reason …` does the same. Notices are a consumer of their own with
+a ledger of its own, and each is sent on to a mailer in the same transaction. A rebuild of the page is not among
+its messages, and mails nobody; and if the notices themselves are replayed, what they send is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import msgspec
 
 from oncebox import App, Message, Tx
 from oncebox.brokers.memory import Memory
+from oncebox.replay import replay
 from oncebox.schema import migrate
 
 URL = os.environ.get("ONCEBOX_DATABASE_URL") or f"sqlite:///{tempfile.mkdtemp()}/cases.db"
@@ -50,11 +52,11 @@ broker = Memory()
 app = App(URL)
 search = app.consumer(
     "search", broker.queue("search"), mode="stored", order_by="sequence", key="case", sequence="version",
-    sequence_start=1,
+    sequence_start=1, keep_payload="always", replay="rebuild",
 )  # fmt: skip
 notices = app.consumer(
     "notices", broker.queue("notices"), mode="stored", order_by="sequence", key="case", sequence="version",
-    sequence_start=1,
+    sequence_start=1, keep_payload="always", replay="suppress_effects",
 )  # fmt: skip
 mailer = app.consumer("mailer", mode="stored", order_by="key")
 
@@ -97,15 +99,19 @@ def project(conn: Connection, event: CaseChanged) -> None:
     )
 
 
+@search.reset
+def empty(conn: Connection) -> None:
+    """What a rebuild begins with: everything that `index` writes comes again."""
+    conn.execute("DELETE FROM case_page")
+    conn.execute("DELETE FROM case_event")
+
+
 def rebuild() -> int:
-    """The page anew, from every event that was kept, in one transaction; how many there were."""
-    with closing(connect(URL.removeprefix("sqlite:///"))) as conn:
-        conn.execute("DELETE FROM case_page")
-        kept = conn.execute("SELECT case_id, version, state, by_whom FROM case_event").fetchall()
-        for row in kept:
-            project(conn, CaseChanged(*row))
-        conn.commit()
-    return len(kept)
+    """The page anew, from every message that is kept; how many there were."""
+    try:
+        return replay(search, reason="make the page anew", by="examples/cases.py").handled
+    finally:
+        app.close()
 
 
 @notices.handler("case.changed")

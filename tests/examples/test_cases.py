@@ -31,6 +31,18 @@ async def test_a_rebuild_makes_a_ruined_page_anew_and_mails_nobody(example: Any,
         conn.commit()
     assert example.rebuild() == 12
     assert rows(PAGE) == page
+    assert rows(EVENTS) == [(f"c-{n}", version) for n in (1, 2, 3) for version in (1, 2, 3, 4)]
+    async with example.app.running():
+        pass
+    assert rows(MAIL) == MAILS
+
+
+async def test_replayed_notices_are_not_sent_again(example: Any, rows: Rows) -> None:
+    await example.main()
+    run = example.replay(example.notices, reason="a look")
+    example.app.close()
+    assert (run.handled, run.suppressed) == (12, 6)
+    assert rows("SELECT count(*) FROM oncebox.queue") == [(0,)]
     async with example.app.running():
         pass
     assert rows(MAIL) == MAILS

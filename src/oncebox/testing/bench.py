@@ -19,10 +19,12 @@ from oncebox.consumer import Consumer
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Outcome
 from oncebox.core.reap import reap
+from oncebox.core.replay import replay
 from oncebox.core.steps import Call, Op
 from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.message import Message
+from oncebox.replay import order, placed
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.workers import stored_turn
@@ -105,6 +107,10 @@ class Bench:
         """
         Life(self, steps).live(parcels, again=again)
 
+    def replay(self, messages: Sequence[Message], steps: Steps) -> None:
+        """A replay of these, which were handled here, as `oncebox replay` would do it; then what it has led to."""
+        Life(self, steps).replay(messages)
+
     def live_together(self, messages: Sequence[Message], count: int, *, any_order: bool) -> None:
         """`count` workers with the same deliveries at the same moment; in any order, each begins with
         another one, so that handlers of different messages meet."""
@@ -154,6 +160,22 @@ class Life:
         except BaseException:
             self._hands.die()
             _dead.setdefault(self.database.place, []).append(self.id)
+            raise
+        self._hands.leave()
+
+    def replay(self, messages: Sequence[Message]) -> None:
+        """To the end of the replay, and of what it sends."""
+        self.bench.touch()
+        consumer = self.bench.consumer
+        words: dict[str, Any] = {"given": placed(consumer, iter(messages)), "stopped": True}
+        asked = order(consumer, reason="a proof", by="the kit", origin="proof", **words)
+        try:
+            self._stage(consumer, lambda work: replay(work, asked), _ignore, self.steps)
+            for _ in range(ROUNDS_MAX):
+                if not self._work_off():
+                    break
+        except BaseException:
+            self._hands.die()
             raise
         self._hands.leave()
 

@@ -24,6 +24,7 @@ from oncebox.testing.compare import Comparison, Difference
 from oncebox.testing.lines import Died
 from oncebox.testing.outside import Watch
 from oncebox.testing.recorders import Recorded
+from oncebox.testing.replays import prove_replay
 from oncebox.testing.steps import Fault, Steps
 from oncebox.testing.story import FaultName, NotOnce, Proof, tell
 from oncebox.testing.tables import State
@@ -83,6 +84,7 @@ class Proving:
         self._clean()
         self._clean_again()
         self._duplicates()
+        prove_replay(self)
         for fault in self._faults():
             self._break(fault)
         self._together()
@@ -163,16 +165,15 @@ class Proving:
     # What can happen
 
     def _duplicates(self) -> None:
-        """On the rows of the second clean delivery: everything comes again, the latest first; then as a
-        replay, unless a replay is meant to do everything again."""
+        """On the rows of the second clean delivery: everything comes again, the latest first; and once more, as
+        a delivery that says of itself to be a replay."""
         for is_replay in (False, True):
-            if is_replay and getattr(self.bench.consumer.policy, "replay", "") == "rebuild":
-                continue
             again = [msgspec.structs.replace(message, replay=is_replay) for message in self.messages]
             self._live([Parcel(message) for message in reversed(again)])
             self.proof.duplicates += len(self.messages)
             found = self.comparison.differences(self.again, self.bench.tables.read())
-            self._judge("duplicate", "it comes in a replay" if is_replay else "it is delivered again", found)
+            what = "it is delivered again, said to be a replay" if is_replay else "it is delivered again"
+            self.judge("duplicate", what, found)
 
     def _faults(self) -> Iterable[Fault]:
         # After the last ack there are only looks at an empty queue; and in `Next` nothing happens.
@@ -205,7 +206,7 @@ class Proving:
             self.proof.crash_points += 1
             self.proof.lines += fault.kind == "line"
         found = self._differences(self.bench.tables.read())
-        self._judge("rerun" if fault.kind == "rerun" else "crash", self._told(fault), found)
+        self.judge("rerun" if fault.kind == "rerun" else "crash", self._told(fault), found)
 
     def _check_rollback(self, fault: Fault) -> None:
         """All or nothing: right after the death the rows are as before, or as after a commit of oncebox's."""
@@ -224,7 +225,7 @@ class Proving:
         found = self._differences(
             self.bench.tables.read(), without=AFTERWARDS if len(self.messages) > 1 else ()
         )
-        self._judge("concurrent", f"it is delivered {self.wishes.together} times at once", found)
+        self.judge("concurrent", f"it is delivered {self.wishes.together} times at once", found)
 
     def _orders(self) -> None:
         """Every order of a few, or some orders of many; always the reverse, and the same ones every time."""
@@ -239,7 +240,7 @@ class Proving:
             self.proof.orders += 1
             found = self._differences(self.bench.tables.read(), without=AFTERWARDS)
             ids = ", ".join(repr(message.id) for message in order)
-            self._judge("order", f"the order is {ids}", found)
+            self.judge("order", f"the order is {ids}", found)
 
     # How it ended
 
@@ -254,10 +255,11 @@ class Proving:
             what = "the handler acts outside of its transaction:"
             raise tell("outside", self.who, what, story.sightings(seen), to=seen[0].to)
 
-    def _judge(self, fault: FaultName, what: str, found: list[Difference]) -> None:
+    def judge(self, fault: FaultName, what: str, found: list[Difference]) -> None:
+        """NotOnce, if there are differences, or anything was done outside that must not be."""
         self._check_outside()
         effects = self.recorded.new()
-        allowed = {} if fault == "duplicate" else self.right_effects
+        allowed = {} if fault in ("duplicate", "replay") else self.right_effects
         again = [
             f"{name} was done {count} times instead of {allowed.get(name, 0)}"
             for name, count in effects.items()

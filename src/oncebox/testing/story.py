@@ -12,7 +12,16 @@ from oncebox.testing.compare import Difference
 from oncebox.testing.outside import Sighting
 
 FaultName = Literal[
-    "failed", "outside", "own commit", "memory", "duplicate", "crash", "rerun", "concurrent", "order"
+    "failed",
+    "outside",
+    "own commit",
+    "memory",
+    "duplicate",
+    "replay",
+    "crash",
+    "rerun",
+    "concurrent",
+    "order",
 ]
 
 
@@ -21,7 +30,7 @@ class NotOnce(AssertionError):
 
     `failed` (it does not even work when all is well), `outside` (it acts where no rollback reaches),
     `own commit` (it ends its transaction, or commits elsewhere), `memory` (rows depend on what the
-    process remembers), `duplicate`, `crash`, `rerun`, `concurrent`, `order` (the rows are wrong after it).
+    process remembers), `duplicate`, `replay`, `crash`, `rerun`, `concurrent`, `order` (the rows are wrong after it).
     """
 
     def __init__(self, fault: FaultName, text: str) -> None:
@@ -36,6 +45,8 @@ class Proof(msgspec.Struct, kw_only=True):
     """How each message ended."""
     steps: list[str] = []
     """The steps of a clean delivery, in words."""
+    replayed: int = 0
+    """Messages that were replayed, where the policy word `replay` allows it."""
     crash_points: int = 0
     """Deaths before every step and after the last, and at every line of the handler's."""
     lines: int = 0
@@ -75,6 +86,10 @@ ADVICE: dict[FaultName, str] = {
         "table; if a column may differ (a dice, a host name), name it: ignore=('{column}',)."
     ),
     "duplicate": "A delivery that was handled before must change nothing.",
+    "replay": (
+        'A replay leaves out what goes through tx.send, tx.publish and effects under replay="suppress_effects"; under '
+        '"rebuild" it must be able to write everything again: empty what it writes in @consumer.reset, or forbid it.'
+    ),
     "crash": "After a crash the message comes again, and the rows must be those of a single clean delivery.",
     "rerun": (
         "After a deadlock the handler is run again in the same process, and the rows must be those of a single "
