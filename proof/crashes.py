@@ -13,7 +13,8 @@ import msgspec
 from proof.bays import bay
 from tests.crash.cells import hasten
 from tests.crash.faults import Fault, Steps
-from tests.crash.grid import Bench, Run
+from tests.crash.grid import Bench
+from tests.crash.runs import Run
 from tests.crash.scenarios import BY_NAME, SCENARIOS, Scenario
 
 VARIANTS = ("sqlite", "sqlite-async", "psycopg", "psycopg-async", "asyncpg")

@@ -44,7 +44,7 @@ class Report(msgspec.Struct, kw_only=True):
     bugs: dict[str, str] = {}
     """Each planted bug, and where it showed."""
     left_out: int = 0
-    """Pieces for which there was no time: of drivers whose sibling had them all."""
+    """Pieces for which there was no time: three flows at once, drivers whose sibling had them all."""
     seconds: float = 0.0
     seconds_by_part: dict[str, float] = {}
     """What each kind of piece took, added up over the processes that share them."""

@@ -1,10 +1,12 @@
 """What people and policies decide about messages, broken at every step like everything else: dead ones are
-redriven, let go or resolved, calls settled, gaps closed; and what is past its window is forgotten."""
+redriven, let go or resolved, calls settled, gaps closed, what is done is replayed; and what is past its window is
+forgotten."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +14,13 @@ from oncebox.core import sweep
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Decision, dead_letters, decide, resolve
 from oncebox.core.keys import close_gaps
+from oncebox.core.replay import replay
+from oncebox.core.replay_terms import Order
 from oncebox.core.settle import open_effects, settle
 from oncebox.core.steps import Op
 from oncebox.core.work import Work
 from tests.crash.checker import Key, Seen, Tables
+from tests.crash.effects import AGAIN
 
 WINDOW_SECONDS = 86_400.0
 STEP = 1_000_000
@@ -59,6 +64,10 @@ def _purging(work: Work) -> Op[None]:
     yield from sweep.end_walk(queries, work.worker)
 
 
+def _replaying(work: Work) -> Op[Any]:
+    return replay(work, Order(act=Act(verb="replay", who="somebody", reason="a new column")))
+
+
 DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
     "redrive": _deciding("redrive"),
     "discard": _deciding("discard"),
@@ -67,6 +76,7 @@ DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
     "settle: it did not": _settling(False),
     "gap": close_gaps,
     "purge": _purging,
+    "replay": _replaying,
 }
 AUDITED = {"redrive": 1, "discard": 1, "resolve": 2, "settle: it happened": 1, "settle: it did not": 1}
 """Rows that each leaves on record, however often it was tried."""
@@ -92,7 +102,7 @@ def let_others_walk(connection: Any) -> None:
     """A minute passes for the lease of a walk whose process has died."""
     sqlite = isinstance(connection, sqlite3.Connection)
     table, never = ("oncebox_sweep", "0") if sqlite else ("oncebox.sweep", "'-infinity'")
-    connection.execute(f"UPDATE {table} SET until = {never}")
+    connection.execute(f"UPDATE {table} SET until = {never}, place = 0")
 
 
 def wrong(connection: Any, consumer: str, runs: str, events: list[dict[str, Any]]) -> list[str]:
@@ -109,6 +119,30 @@ def wrong(connection: Any, consumer: str, runs: str, events: list[dict[str, Any]
         if calls != wanted:
             words.append(f"{runs}, and it was called {calls} times, not {wanted}")
     return words
+
+
+def replays(connection: Any, consumer: str) -> int:
+    """Runs that came to their end."""
+    prefix = "oncebox_" if isinstance(connection, sqlite3.Connection) else "oncebox."
+    text = f"SELECT count(*) FROM {prefix}audit WHERE consumer = '{consumer}' AND result LIKE 'done:%'"
+    ((runs,),) = connection.execute(text).fetchall()
+    return int(runs)
+
+
+def replayed(connection: Any, consumer: str, runs: str, found: Tables) -> tuple[list[str], Tables]:
+    """Whether each message took effect once more in each run, and what is there without these effects."""
+    again = Counter(key[2] for key in found.effects if key[1] == AGAIN)
+    kept = dataclasses.replace(found, effects=[key for key in found.effects if key[1] != AGAIN])
+    if runs != "replay":
+        return [], kept
+    wanted = replays(connection, consumer)
+    words = [] if wanted else ["I5: the replay came to no end"]
+    words += [
+        f"I1: {row.key[2]!r} took effect {again[row.key[2]]} times in {wanted} replays"
+        for row in found.ledger
+        if again[row.key[2]] != wanted
+    ]
+    return words, kept
 
 
 def forgotten(connection: Any, keys: set[Key], seen: Seen, found: Tables) -> tuple[list[str], Seen, Tables]:

@@ -22,6 +22,8 @@ from tests.crash.events import Events
 from tests.waiting import eventually
 
 COLUMNS = "(consumer, source, message_id, pid)"
+AGAIN = "again"
+"""Stands for the source of an effect that comes from a replay."""
 
 
 def create_table(url: str) -> None:
@@ -62,6 +64,8 @@ class Behaviour:
 
     def start(self, message: Message, tx: Tx) -> tuple[str, str, str, int]:
         """Note the start; gives the effect's row."""
+        if message.replay:
+            return (tx.consumer, AGAIN, message.id, os.getpid())
         self._log("start", message, tx, attempt=tx.attempt)
         if self.sends == "publish":
             tx.publish("out", {}, id=f"{tx.consumer}/{message.id}", key="k")

@@ -152,6 +152,7 @@ SCENARIOS = (
         "purge", "purge", ("d",), ONE_TRY, {"c": "forever"}, before=("a", "b", "c"),
         endings={"a": "purged", "c": "dead"},
     ),
+    Scenario("replay", "replay", (), {"keep_payload": "always", "replay": "rebuild"}, before=("a", "b")),
     Scenario("bury unknown types", "unknown", ("a?",), {"unknown_type_seconds": 0.0}, endings={"a?": "dead"}),
 )  # fmt: skip
 
