@@ -7,6 +7,7 @@ PY := $(VENV)/bin/python
 CORE := $(VENV)/core.stamp
 DEV := $(VENV)/dev.stamp
 PYTEST_ARGS ?= -n 3 --dist loadgroup
+TYPES := $(PY) -m mypy --no-error-summary && $(VENV)/bin/lint-imports --no-logo
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -34,14 +35,21 @@ demo-chain: $(DEV) ## run three services under kills; DATABASE=postgresql://…,
 	@$(PY) -m examples.delivery $(if $(DATABASE),--database $(DATABASE)) $(if $(BROKER),--broker $(BROKER)) \
 		$(if $(SCANS),--scans $(SCANS)) $(if $(KILLS),--kills $(KILLS))
 
-test: $(DEV) servers check ## check, then run every test against real servers
-	@$(PY) -m pytest $(PYTEST_ARGS)
+# Types and layers are looked at beside the tests: alone they would leave a core idle.
+test: $(DEV) servers style ## check, and run every test against real servers
+	@mkdir -p reports
+	@{ $(TYPES); } >reports/types.log 2>&1 & types=$$!; \
+		$(PY) -m pytest $(PYTEST_ARGS); tests=$$?; \
+		wait $$types || { cat reports/types.log; exit 1; }; \
+		exit $$tests
 
-check: $(DEV) ## lint, formatting, types, layers
+check: style ## lint, formatting, types, layers
+	@$(TYPES)
+
+.PHONY: style
+style: $(DEV)
 	@$(VENV)/bin/ruff check -q
 	@$(VENV)/bin/ruff format -q --check
-	@$(PY) -m mypy --no-error-summary
-	@$(VENV)/bin/lint-imports --no-logo
 
 pyright: $(DEV) ## second opinion on the types (needs node)
 	@$(VENV)/bin/pyright

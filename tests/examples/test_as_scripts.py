@@ -28,7 +28,7 @@ def test_example_runs_without_any_set_up(name: str, said: list[str], tmp_path: P
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     for line in said:

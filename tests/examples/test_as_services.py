@@ -20,7 +20,7 @@ from tests.waiting import eventually
         ("payments", 1, "entry", 5),
         ("inventory", 2, "reservation", 4),
         ("cases", 2, "case_event", 12),
-        ("integration_events", 3, "order_view", 2000),
+        ("integration_events", 3, "order_view", 500),
     ],
 )
 def test_example_runs_as_a_service_and_drains(
@@ -35,7 +35,7 @@ def test_example_runs_as_a_service_and_drains(
         text=True,
     )
     try:
-        eventually(_counts(service, rows, table, effects), seconds=60)
+        eventually(_counts(service, rows, table, effects), seconds=120)
         service.send_signal(signal.SIGTERM)
         _, log = service.communicate(timeout=60)
     finally:
