@@ -141,6 +141,14 @@ class App:
         database = self._database or Database(DEFAULT_DATABASE, schema=self.schema)
         return cast("frozenset[HandleKind]", database.handle_kinds())
 
+    def handled_types(self) -> dict[str, list[str] | None]:
+        """By consumer, the types its handlers name; None where one takes everything, or none is here."""
+        registries = {name: consumer.registry for name, consumer in self.consumers.items()}
+        return {
+            name: None if registry.takes_all or not registry.all() else registry.names()
+            for name, registry in registries.items()
+        }
+
     def outlets(self, consumer: str) -> Outlets:
         """Where a consumer's handlers may send to."""
         stored = frozenset(c.name for c in self.consumers.values() if c.policy.mode == "stored")

@@ -253,7 +253,8 @@ class Consumer:
             self._counted(item)
 
     def _inbox(self) -> Inbox:
-        return Inbox(self.name, self.app.schema, fingerprint=self.policy.fingerprint)
+        policy = self.policy
+        return Inbox(self.name, self.app.schema, fingerprint=policy.fingerprint, observe=policy.observe)
 
     def _counted(self, item: Item) -> Outcome:
         assert item.outcome is not None

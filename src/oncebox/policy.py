@@ -95,6 +95,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay = "forbid"
     """What `oncebox replay` may do: run handlers again with all that they write and send (`rebuild`), without
     what they send and call (`suppress_effects`), or not at all."""
+    observe: bool = False
+    """Count duplicates and conflicts, and suppress none of them: the handler runs. For adoption."""
     retention_seconds: float | None = None
     order_by: OrderBy | None = None
     """One message of a key at a time, in arrival order (`key`) or by the version it carries (`sequence`)."""
@@ -165,7 +167,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 'claim_check_bytes keeps payloads in a store, and keep_payload="never" keeps none'
             )
+        self._check_observing()
         self._check_order()
+
+    def _check_observing(self) -> None:
+        if not isinstance(self.observe, bool):
+            raise ConfigError(f"observe={self.observe!r}: it is True or False")
+        if not self.observe:
+            return
+        for word, fine in (("mode", "inline"), ("durability", "each"), ("batch", 1), ("order_by", None)):
+            said = getattr(self, word)
+            if said != fine:
+                raise ConfigError(
+                    f"observe=True with {word}={said!r}: observing lets a delivery run as if oncebox were not there, "
+                    'which only mode="inline" without batch, durability="group" and order_by can do'
+                )
 
     def _check_order(self) -> None:
         if self.order_by is None:

@@ -14,6 +14,14 @@ from tests.core.kit import Shop
 AUDIT = "verb, who, reason, consumer, source, message_id, result"
 
 
+def inside(*words: str) -> Done:
+    """`oncebox WORDS`."""
+    out, err = io.StringIO(), io.StringIO()
+    with patch.object(sys, "argv", ["oncebox", *words]), redirect_stdout(out), redirect_stderr(err):
+        code = run_command()
+    return Done(code, out.getvalue(), err.getvalue())
+
+
 class Desk:
     """A shop, and somebody who decides about its messages."""
 
@@ -22,11 +30,7 @@ class Desk:
 
     def __call__(self, *words: str) -> Done:
         """`oncebox WORDS --database …`."""
-        out, err = io.StringIO(), io.StringIO()
-        argv = ["oncebox", *words, "--database", self.shop._url]
-        with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
-            code = run_command()
-        return Done(code, out.getvalue(), err.getvalue())
+        return inside(*words, "--database", self.shop._url)
 
     def refuses(self, *words: str) -> str:
         """The one line that says why it can't be done; nothing was changed or printed."""

@@ -15,7 +15,8 @@ from oncebox.brokers.memory import Memory
 from oncebox.brokers.stored import QueueStats
 from oncebox.core.steps import Op
 from oncebox.drivers.database import Database
-from oncebox.runtime.inspect import Reader, Record, read_message, read_status
+from oncebox.runtime.inspect import Reader, read_status
+from oncebox.runtime.records import Record, read_message
 from oncebox.schema import migrate
 
 T = TypeVar("T")

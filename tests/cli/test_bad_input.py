@@ -142,7 +142,8 @@ def test_wrong_password(cli: Callable[..., Done], disposable_postgres: Postgres,
 def test_a_sqlite_file_that_is_not_there_is_not_made(cli: Callable[..., Done], tmp_path: Path) -> None:
     refused(
         cli("status", "--database", "sqlite:///shop.db"),
-        "no SQLite file 'shop.db', named by --database; check the path, or run: oncebox migrate",
+        "no SQLite file 'shop.db', named by --database; check the path, or run: oncebox migrate "
+        "--database sqlite:///shop.db",
     )
     assert not (tmp_path / "shop.db").exists()
 
@@ -161,13 +162,21 @@ def test_missing_schema(cli: Callable[..., Done], tmp_path: Path, pg_url: str) -
     sqlite3.connect(tmp_path / "shop.db").execute("CREATE TABLE mine (x)").connection.close()
     refused(
         cli("status", "--database", "sqlite:///shop.db"),
-        "no oncebox tables in this database; run: oncebox migrate",
+        "no oncebox tables in this database; run: oncebox migrate --database sqlite:///shop.db",
     )
-    for words in (["status"], ["show", "evt-1"], ["status", "--schema", "inbox"]):
-        refused(
-            cli(*words, "--database", pg_url),
-            "the oncebox tables are missing from this database or older than this oncebox; run: oncebox migrate",
-        )
+    missing = (
+        "the oncebox tables are missing from this database or older than this oncebox; run: oncebox migrate"
+    )
+    (tmp_path / "url").write_text(pg_url)
+    (tmp_path / "shop.py").write_text(f"from oncebox import App\napp = App({pg_url!r})\n")
+    for words, again in (
+        (["status", "--database", pg_url], " --database …"),
+        (["show", "evt-1", "--database", "@url"], " --database @url"),
+        (["status", "--database", "@url", "--schema", "inbox"], " --database @url --schema inbox"),
+        (["status", "--app", "shop:app"], " --app shop:app"),
+        (["run", "shop:app"], " --app shop:app"),
+    ):
+        refused(cli(*words), missing + again)
 
 
 def _at_version(url: str, version: int) -> None:
@@ -189,7 +198,8 @@ def test_old_schema(cli: Callable[..., Done], database_url: str) -> None:
     _at_version(database_url, 0)
     refused(
         cli("status", "--database", database_url),
-        f"the oncebox tables are at version 0, this oncebox needs {wanted}; run: oncebox migrate",
+        f"the oncebox tables are at version 0, this oncebox needs {wanted}; run: oncebox migrate --database "
+        + ("…" if "@" in database_url else database_url),
     )
 
 

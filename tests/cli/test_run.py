@@ -127,7 +127,7 @@ async def test_logs_are_json_lines_without_payloads_or_passwords(pg_url: str, tm
         shop.go_on()
         shop.pay("evt-1\nforged")
         with await _runs(shop, "--log-json", "--log-level", "debug") as running:
-            await running.says("failed (ValueError)")
+            await running.says("failed (ValueError at shop.py:")
             running.signal(TERM)
             assert await running.ends() == 0
         entries = [json.loads(line) for line in running.log.splitlines()]

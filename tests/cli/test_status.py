@@ -73,7 +73,7 @@ def test_the_same_as_a_table(worked: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     row = next(line for line in done.out.splitlines() if "billing" in line)
     cells = [cell.strip() for cell in row.strip("│┃ ").split("│")]
-    assert cells == ["billing", "0", "-", "0", "0", "conflict 1, terminal 1", "5 (0.0/s)", "3"]
+    assert cells == ["billing", "0", "-", "0", "0", "conflict 1, terminal 1", "5 (0.0/s)", "2", "3", "6"]
     assert "No worker process is running: oncebox run module:app starts one." in done.out
 
 
@@ -127,6 +127,7 @@ def test_watching_keeps_the_screen_up_to_date(worked: str, tmp_path: Path) -> No
 
     try:
         eventually(lambda: shows("conflict 1, terminal 1", 3), 30)
+        eventually(lambda: shows("per second, since the last look", 1), 30)
         watching.send_signal(signal.SIGINT)
         assert watching.wait(timeout=20) == 0
     finally:
@@ -157,6 +158,7 @@ async def test_watching_as_json_outlives_the_database(disposable_postgres: Postg
         await eventually_async(lambda: None in problems(), 30)
         await asyncio.to_thread(disposable_postgres.stop)
         await eventually_async(lambda: any(problems()), 30)
+        assert {"rates", "keys", "consumers"} <= documents()[-1].keys()
         lost = len(documents())
         await asyncio.to_thread(disposable_postgres.start)
         await eventually_async(lambda: None in problems()[lost:], 30)

@@ -119,6 +119,7 @@ ELSEWHERE = {
     "replay_quiet", "replay_bound", "replay_begin", "replay_open", "replay_hold", "replay_move", "replay_end",
     "replay_page", "replay_known", "replay_changes", "replay_watch", "replay_counts",
 
+    "status_types", "status_known", "show_lane", "audit_list",  # by people
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip
 """Queries that are not run per message, or are looked at somewhere else."""

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from oncebox import Status
+from oncebox.core.audit import Act
+from oncebox.core.dead import Choice, decide
 from oncebox.core.settle import open_effects, settle
 from oncebox.errors import UsageError
 from oncebox.runtime.inspect import Reader, read_status
@@ -163,3 +165,15 @@ async def test_the_commands(shop: Shop, tmp_path: Path) -> None:
     assert "back in the queue" in said.out, said.err
     assert (mailer.effect("a"), mailer.effect("b")) == (("done", 1), ("failed", 1))
     assert "No call is unknown." in oncebox("effects", "list", *where, cwd=tmp_path).out
+
+
+async def test_discarding_its_dead_message_leaves_no_call_open(shop: Shop) -> None:
+    mailer = await parked(shop, "evt-1", "evt-2")
+    queries = shop.app.database.queries
+    act = Act(verb="dead discard", who="me", reason="the order was cancelled")
+    [gone] = await ask(shop, decide(queries, "discard", Choice(ids=("evt-1",)), act))
+    assert gone.reason == "unknown effect"
+    assert [each.id for each in await ask(shop, open_effects(queries))] == ["evt-2"]
+    note = shop.rows(f"SELECT state, note FROM {shop.table('effect')} WHERE message_id = 'evt-1'")
+    assert note == [("discarded", "the order was cancelled")]
+    assert len(mailer.provider.calls) == 2

@@ -11,6 +11,7 @@ import typer
 
 from oncebox import __version__
 from oncebox.cli import failure
+from oncebox.cli.audit import audit_command
 from oncebox.cli.dead import discard_command as dead_discard
 from oncebox.cli.dead import edit_command as dead_edit
 from oncebox.cli.dead import list_command as dead_list
@@ -109,6 +110,7 @@ app.command("run", help=teach(run_app), rich_help_panel=_RUN)(run_app)
 app.command("ingest", help=teach(ingest_command), rich_help_panel=_RUN)(ingest_command)
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
+app.command("audit", help=teach(audit_command), rich_help_panel=_LOOK)(audit_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
 dead_app.command("list", help=teach(dead_list))(dead_list)
 dead_app.command("redrive", help=teach(dead_redrive))(dead_redrive)

@@ -18,7 +18,7 @@ from oncebox.app import App
 from oncebox.cli.ingest_view import Aside, Bar, view
 from oncebox.cli.options import DebugOption, JsonOption
 from oncebox.cli.output import console, print_json
-from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
+from oncebox.cli.resolve import APP_VARIABLE, app_target, find_app
 from oncebox.consumer import Consumer
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.work import Item
@@ -119,7 +119,7 @@ def ingest_command(
     _check_type(chosen, type)
     started = time.monotonic()
     with (
-        Target(found.database, f"the app {app}").named(),
+        app_target(found, app).named(),
         opened(file) as raw,
         _aside(file, rejected, from_line, dry_run) as aside,
         _taking(found, chosen, dry_run) as take,

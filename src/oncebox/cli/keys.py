@@ -60,7 +60,7 @@ def list_command(
     elif not found:
         console().print(plain("No key stands still.", "dim"))
     else:
-        console().print(_table(found))
+        console().print(stuck_table(found))
 
 
 def unblock_command(
@@ -167,7 +167,8 @@ def _change(
         console().print(plain(f"{consumer}: {key} {done}"))
 
 
-def _table(found: list[StuckKey]) -> Table:
+def stuck_table(found: list[StuckKey]) -> Table:
+    """Keys as a table."""
     table = Table(title="keys that stand still", title_justify="left", title_style="bold")
     for name in ("consumer", "key", "why"):
         table.add_column(name, no_wrap=name == "key")

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from oncebox.cli.output import lines, plain
-from oncebox.cli.text import moment
+from oncebox.cli.text import many, moment
+from oncebox.core.audit import Deed
 from oncebox.errors import OnceboxError
-from oncebox.runtime.inspect import Attempt, Body, Grave, Record
 from oncebox.runtime.performer import CLAIM_CHECK
+from oncebox.runtime.records import Attempt, Body, Grave, Lane, Record
 
 _STYLES = {"done": "green", "dead": "red", "retrying": "yellow", "working": "cyan", "waiting": "cyan"}
 
@@ -58,10 +59,19 @@ def document(record: Record, payloads: Payloads) -> dict[str, Any]:
             "attempts": record.queue.attempts,
             "deaths": record.queue.deaths,
             "due": _iso(record.queue.due),
+            "received": _iso(record.queue.received),
             **_body_document(record.queue.body, payloads),
         },
         "attempts": [{**msgspec.to_builtins(attempt), "at": _iso(attempt.at)} for attempt in record.attempts],
         "dead": [_grave_document(grave, payloads) for grave in record.dead],
+        "lane": None
+        if record.lane is None
+        else {
+            **msgspec.structs.asdict(record.lane),
+            "blocked_since": _iso(record.lane.blocked_since),
+            "gap_since": _iso(record.lane.gap_since),
+        },
+        "deeds": [{**msgspec.structs.asdict(deed), "at": _iso(deed.at)} for deed in record.deeds],
     }
 
 
@@ -126,7 +136,7 @@ def _record(record: Record, payloads: Payloads) -> RenderableType:
         )
     else:
         facts.add_row("type", plain(record.type or "(none)"))
-        facts.add_row("received", moment(record.received))
+        _add_received(facts, record)
     if record.finished is not None and record.state == "done":
         facts.add_row("finished", moment(record.finished))
     if record.has_result:
@@ -135,15 +145,55 @@ def _record(record: Record, payloads: Payloads) -> RenderableType:
     if record.queue is not None:
         place = record.queue
         facts.add_row(
-            "due", f"{moment(place.due)}, after {place.attempts} failed attempts and {place.deaths} deaths"
+            "due",
+            f"{moment(place.due)}, after {many(place.attempts, 'failed attempt')} and {many(place.deaths, 'death')}",
         )
         _add_body(facts, place.body, payloads)
+    if record.lane is not None:
+        _add_lane(facts, record, record.lane)
     if record.attempts:
         parts.append(_attempts(record.attempts))
+    if record.deeds:
+        parts.append(_deeds(record.deeds))
     parts += [_grave(grave, record, payloads) for grave in record.dead]
     if payloads.shown and record.queue is None and not record.dead:
         facts.add_row("payload", Text("not kept once a message is done", "dim"))
     return Group(*parts)
+
+
+def _add_received(facts: Table, record: Record) -> None:
+    """A message that was redriven has its place in line, and its window, from then on."""
+    again = [deed for deed in record.deeds if deed.verb == "dead redrive" and deed.result == "waiting"]
+    if record.queue is not None:
+        facts.add_row("received", moment(record.queue.received))
+    elif not again:
+        facts.add_row("received", moment(record.received))
+    if again:
+        facts.add_row("in line again", moment(record.received))
+
+
+def _add_lane(facts: Table, record: Record, lane: Lane) -> None:
+    """Which key it is of, and what it waits for."""
+    version = f", version {lane.version}" if lane.version is not None else ""
+    facts.add_row("key", plain(f"{lane.key}{version}", "bold"))
+    if lane.blocked_by == record.id:
+        facts.add_row("", plain(f"blocks its key since {moment(lane.blocked_since)}", "red"))
+    elif lane.blocked_by is not None:
+        text = (
+            f"waits: its key is blocked by dead message {lane.blocked_by} since {moment(lane.blocked_since)}"
+        )
+        facts.add_row("", plain(text, "red"))
+    if record.queue is None:
+        return
+    if lane.gap_since is not None:
+        text = f"waits: a version after {lane.last} is missing since {moment(lane.gap_since)} (oncebox keys list)"
+        facts.add_row("", plain(text, "yellow"))
+    elif lane.blocked_by is None and lane.turn == record.id:
+        facts.add_row("", Text("has its key's turn", "dim"))
+    elif lane.turn is not None:
+        facts.add_row(
+            "", plain(f"{many(lane.before, 'message')} of its key before it; {lane.turn} has the turn")
+        )
 
 
 def _facts() -> Table:
@@ -176,13 +226,24 @@ def _attempts(attempts: list[Attempt]) -> Table:
     return table
 
 
+def _deeds(deeds: list[Deed]) -> Table:
+    table = Table(title="done by hand", title_justify="left", title_style="bold")
+    for name in ("at", "who", "command", "why", "result"):
+        table.add_column(name, no_wrap=name == "at", overflow="fold")
+    for each in deeds:
+        table.add_row(
+            moment(each.at), plain(each.who), plain(each.verb), plain(each.reason), plain(each.result)
+        )
+    return table
+
+
 def _grave(grave: Grave, record: Record, payloads: Payloads) -> RenderableType:
     facts = _facts()
     facts.add_row("dead", plain(grave.reason, "red"))
     if grave.fingerprint != record.fingerprint and record.fingerprint:
         facts.add_row("", Text("another payload or type under the same id; the message above stands", "dim"))
         facts.add_row("type", plain(grave.type or "(none)"))
-    facts.add_row("died", f"{moment(grave.died)}, after {grave.attempts} attempts")
+    facts.add_row("died", f"{moment(grave.died)}, after {many(grave.attempts, 'attempt')}")
     if grave.error_type:
         facts.add_row("error", plain(f"{grave.error_type}: {grave.error}"))
     if grave.traceback:

@@ -14,23 +14,31 @@ from typing import Any
 from oncebox.app import DATABASE_VARIABLE, App
 from oncebox.config import load
 from oncebox.drivers.database import Database
-from oncebox.errors import ConfigError, DatabaseUnavailable, OnceboxError, SchemaMissing
+from oncebox.errors import ConfigError, DatabaseUnavailable, OnceboxError, SchemaError, SchemaMissing
 
 APP_VARIABLE = "ONCEBOX_APP"
+_MIGRATE = "run: oncebox migrate"
 
 
 class Target:
     """The database a command works on, where its name came from, and the app if that named it."""
 
-    def __init__(self, database: Database, origin: str, app: App | None = None) -> None:
+    def __init__(self, database: Database, origin: str, app: App | None = None, *, words: str = "") -> None:
         self.database = database
         self.origin = origin
         self.app = app
+        self.words = words
+        """Options that name the same database to another command; no password."""
 
     @property
     def consumers(self) -> list[str]:
         """Names to list even when the database has not heard of them."""
         return sorted(self.app.consumers) if self.app is not None else []
+
+    @property
+    def handled(self) -> dict[str, list[str] | None] | None:
+        """By consumer, the types that the app's handlers name; None without an app."""
+        return self.app.handled_types() if self.app is not None else None
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -40,33 +48,48 @@ class Target:
         except DatabaseUnavailable as error:
             error.add_note(f"tried {self.database.place}, named by {self.origin}")
             raise
+        except SchemaError as error:
+            error.args = (self.exact(str(error)),)
+            raise
+
+    def exact(self, text: str) -> str:
+        """The text, with the whole command where it says what to run."""
+        return text.replace(_MIGRATE, f"{_MIGRATE}{self.words}")
 
     def must_exist(self) -> None:
         """Opening a SQLite file makes one; whoever only reads must not. SchemaMissing when there is none."""
         path = Path(self.database.place.removeprefix("sqlite:///"))
         if self.database.dialect == "sqlite" and not path.exists():
             raise SchemaMissing(
-                f"no SQLite file {str(path)!r}, named by {self.origin}; check the path, or run: oncebox migrate"
+                f"no SQLite file {str(path)!r}, named by {self.origin}; check the path, or {self.exact(_MIGRATE)}"
             )
 
 
 def find_target(database: str | None, app: str | None, schema: str | None = None) -> Target:
     """`--database`, else the app of `--app` or ONCEBOX_APP, else ONCEBOX_DATABASE_URL; else ConfigError."""
+    inside = f" --schema {schema}" if schema is not None else ""
     if database is not None:
         url, origin = _url(database)
-        return Target(Database(url, schema=schema or load().schema), origin)
+        # A URL may hold a password; one that has no user in it, and a file's name, hold none.
+        words = f" --database {'…' if '@' in database[1:] or '?' in database else database}{inside}"
+        return Target(Database(url, schema=schema or load().schema), origin, words=words)
     if app is not None:
         found = find_app(app)
         if schema is not None and schema != found.database.schema:
             raise ConfigError(
                 f"--schema {schema} differs from the app's own, {found.database.schema}; leave it out with --app"
             )
-        return Target(found.database, f"the app {app}", found)
+        return app_target(found, app)
     if url := os.environ.get(DATABASE_VARIABLE, ""):
-        return Target(Database(url, schema=schema or load().schema), DATABASE_VARIABLE)
+        return Target(Database(url, schema=schema or load().schema), DATABASE_VARIABLE, words=inside)
     raise ConfigError(
         f"no database named; give --database URL (or --database @file), --app module:app, or set {DATABASE_VARIABLE}"
     )
+
+
+def app_target(app: App, reference: str) -> Target:
+    """The database of an app that was named."""
+    return Target(app.database, f"the app {reference}", app, words=f" --app {reference}")
 
 
 def _url(given: str) -> tuple[str, str]:

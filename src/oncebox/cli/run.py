@@ -22,7 +22,7 @@ from oncebox.cli.failure import MISUSED, exit_code, explain
 from oncebox.cli.logs import Level, set_up
 from oncebox.cli.options import DebugOption
 from oncebox.cli.output import print_json
-from oncebox.cli.resolve import APP_VARIABLE, Target, find_app
+from oncebox.cli.resolve import APP_VARIABLE, app_target, find_app
 from oncebox.cli.stacks import tell_on_signal
 from oncebox.cli.stopping import Stopping, leave
 from oncebox.errors import ConfigError, OnceboxError
@@ -119,7 +119,7 @@ def run_command(
         parts = _parts(only or [])
         found = find_app(named)
         ended = Ended(named, workers, as_json=as_json and worker is None)
-        with Target(found.database, f"the app {named}").named(), _listening(found, http) as listening:
+        with app_target(found, named).named(), _listening(found, http) as listening:
             if workers > 1 and worker is None:
                 # The parent only starts, counts and waits; uvloop would gain nothing here.
                 command = _child(named, parts, log_level, log_json, listening)

@@ -13,7 +13,8 @@ from oncebox.cli.output import console, print_json
 from oncebox.cli.resolve import Target, find_target
 from oncebox.errors import OnceboxError
 from oncebox.message import check_id
-from oncebox.runtime.inspect import Reader, Record, read_message
+from oncebox.runtime.inspect import Reader
+from oncebox.runtime.records import Record, read_message
 from oncebox.runtime.schema import verify_schema_async
 
 

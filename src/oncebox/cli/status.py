@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Annotated
 
 import msgspec
@@ -14,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from oncebox.cli.failure import explain
+from oncebox.cli.keys import stuck_table
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
-from oncebox.cli.text import age, count
+from oncebox.cli.text import age, count, many
+from oncebox.cli.watching import Look, compared, look
+from oncebox.core.outcomes import Status
 from oncebox.errors import DatabaseError
 from oncebox.runtime.inspect import ConsumerStatus, Reader, StatusReport, WorkerStatus, read_status
 from oncebox.runtime.schema import verify_schema_async
@@ -40,9 +44,11 @@ def status_command(
     """Show what waits, what is worked on, what is dead, and who is alive.
 
     Per consumer: messages waiting, the age of the oldest, those being retried and worked on, the dead by
-    reason, and of the last 5 minutes how many were processed and how many deliveries were duplicates.
-    Below: what waits in the outbox or is parked there, and calls to the outside whose end is not known.
+    reason, of the last 5 minutes how many were processed, failed and were duplicates, and how many messages are
+    on record (all that there is to tell of consumers that only use the guard). Below: types that wait and that no
+    handler of the app takes, what waits in the outbox or is parked there, and calls whose end is not known.
     An inline consumer's backlog is its broker's: what waits there is not counted here.
+    --watch adds what changes per second, and the keys that stand still.
 
     [bold]Examples[/]
 
@@ -72,32 +78,46 @@ async def _read(target: Target) -> StatusReport:
     await verify_schema_async(target.database)
     reader = Reader(target.database)
     try:
-        return await reader.ask(read_status(target.database.queries, target.consumers))
+        return await reader.ask(
+            read_status(target.database.queries, target.consumers, handled=target.handled, known=True)
+        )
     finally:
         await reader.close()
 
 
 async def _watch(target: Target, interval: float, as_json: bool) -> None:
     """Until Ctrl-C. A database that goes away is waited for; what was last seen stays."""
-    report = await _read(target)
+    await verify_schema_async(target.database)
     reader = Reader(target.database)
+    began = time.monotonic()
+
+    async def see(before: Look | None) -> Look:
+        op = look(target.database.queries, target.consumers, target.handled, began, time.monotonic())
+        return compared(await reader.ask(op), before)
+
     problem = ""
     screen = console()
     try:
+        seen = await see(None)
         with Live(console=screen, auto_refresh=False, screen=screen.is_terminal and not as_json) as live:
             while True:
                 if as_json:
-                    print_json({**document(target, report), "problem": problem or None}, indent=None)
+                    print_json({**watched(target, seen), "problem": problem or None}, indent=None)
                 else:
-                    live.update(view(target, report, problem), refresh=True)
+                    live.update(view(target, seen.report, problem, seen), refresh=True)
                 await asyncio.sleep(interval)
                 try:
-                    report = await reader.ask(read_status(target.database.queries, target.consumers))
+                    seen = await see(seen)
                     problem = ""
                 except DatabaseError as error:
                     problem = f"{explain(error)}; trying again"
     finally:
         await reader.close()
+
+
+def watched(target: Target, seen: Look) -> dict[str, object]:
+    """A look as JSON says it."""
+    return {**document(target, seen.report), "rates": seen.rates, "keys": seen.keys}
 
 
 def document(target: Target, report: StatusReport) -> dict[str, object]:
@@ -106,7 +126,13 @@ def document(target: Target, report: StatusReport) -> dict[str, object]:
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
     found["database"] = target.database.place
     found["consumers"] = [
-        {**msgspec.to_builtins(consumer), "processed": consumer.processed, "duplicates": consumer.duplicates}
+        {
+            **msgspec.to_builtins(consumer),
+            "processed": consumer.processed,
+            "duplicates": consumer.duplicates,
+            "failed": consumer.failed,
+            "observed": consumer.observed,
+        }
         for consumer in report.consumers
     ]
     found["workers"] = [
@@ -116,11 +142,15 @@ def document(target: Target, report: StatusReport) -> dict[str, object]:
     return found
 
 
-def view(target: Target, report: StatusReport, problem: str = "") -> RenderableType:
-    """The report as tables."""
+def view(target: Target, report: StatusReport, problem: str = "", seen: Look | None = None) -> RenderableType:
+    """The report as tables; with a look of a watch, what changes too."""
     parts: list[RenderableType] = [Text.assemble(("database ", "dim"), plain(target.database.place))]
     parts.append(_consumers(report))
-    parts += [*_keys(report), *_outgoing(report)]
+    if seen is not None and seen.rates:
+        parts.append(_rates(seen))
+    parts += [*_observing(report), *_unhandled(report), *_keys(report), *_outgoing(report)]
+    if seen is not None and seen.keys:
+        parts.append(stuck_table(seen.keys))
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
     parts.append(_workers(report.workers, lapse))
     if problem:
@@ -136,8 +166,8 @@ def _consumers(report: StatusReport) -> RenderableType:
     for name in ("waiting", "oldest", "retrying", "working"):
         table.add_column(name, justify="right")
     table.add_column("dead")
-    table.add_column("processed, 5 min", justify="right")
-    table.add_column("duplicates, 5 min", justify="right")
+    for name in ("processed, 5 min", "failed, 5 min", "duplicates, 5 min", "on record"):
+        table.add_column(name, justify="right")
     for consumer in report.consumers:
         cap = report.count_cap
         table.add_row(
@@ -148,18 +178,63 @@ def _consumers(report: StatusReport) -> RenderableType:
             count(consumer.working, cap),
             _dead(consumer, cap),
             f"{consumer.processed:,} ({consumer.processed_per_second:,.1f}/s)",
+            Text(f"{consumer.failed:,}", style="yellow" if consumer.failed else ""),
             f"{consumer.duplicates:,}",
+            count(consumer.known, cap) if consumer.known is not None else "-",
         )
     return table
+
+
+def _rates(seen: Look) -> RenderableType:
+    """What changed since the last look."""
+    table = Table(title="per second, since the last look", title_justify="left", title_style="bold")
+    table.add_column("consumer", no_wrap=True)
+    for name in ("processed", "failed", "duplicates", "queue grows by", "oldest"):
+        table.add_column(name, justify="right")
+    ages = {each.consumer: each.oldest_seconds for each in seen.report.consumers}
+    for name, rates in seen.rates.items():
+        failing = Text(f"{rates.failed:,.1f}", style="yellow" if rates.failed else "")
+        table.add_row(
+            plain(name, "bold"), f"{rates.processed:,.1f}", failing, f"{rates.duplicates:,.1f}",
+            f"{rates.waiting:+,.1f}", age(ages.get(name)),
+        )  # fmt: skip
+    return table
+
+
+def _observing(report: StatusReport) -> list[RenderableType]:
+    """A line for each consumer that lets duplicates and conflicts run."""
+    lines: list[RenderableType] = []
+    for each in report.consumers:
+        if each.observed:
+            duplicates = each.outcomes.get(Status.OBSERVED_DUPLICATE, 0)
+            conflicts = each.outcomes.get(Status.OBSERVED_CONFLICT, 0)
+            text = (
+                f"{each.consumer} only observes: {many(duplicates, 'duplicate')} and {many(conflicts, 'conflict')} "
+                "took effect in 5 minutes, and would have been suppressed"
+            )
+            lines.append(plain(text, "yellow"))
+    return lines
+
+
+def _unhandled(report: StatusReport) -> list[RenderableType]:
+    """A line for each type that waits and that nobody takes."""
+    return [
+        plain(
+            f"{each.consumer}: {many(number, 'message')} of type {kind!r} in the queue, and no handler takes it",
+            "red",
+        )
+        for each in report.consumers
+        for kind, number in each.unhandled.items()
+    ]
 
 
 def _keys(report: StatusReport) -> list[RenderableType]:
     """A line for each consumer with keys that stand still."""
     return [
-        Text(
-            f"{consumer.consumer}: {consumer.blocked_keys:,} keys blocked, {consumer.gapped_keys:,} with a gap "
+        plain(
+            f"{consumer.consumer}: {many(consumer.blocked_keys, 'key')} blocked, {consumer.gapped_keys:,} with a gap "
             "(oncebox keys list)",
-            style="red",
+            "red",
         )
         for consumer in report.consumers
         if consumer.blocked_keys or consumer.gapped_keys

@@ -57,6 +57,11 @@ def count(number: int, cap: int | None = None) -> str:
     return f"{number:,}{'+' if cap is not None and number >= cap else ''}"
 
 
+def many(number: int, noun: str) -> str:
+    """`1 key`, `2 keys`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds_of(span: str | None, option: str) -> float | None:
     """Seconds of `90s`, `15m`, `6h`, `2d`; UsageError naming the option for anything else."""
     if span is None:

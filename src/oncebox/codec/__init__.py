@@ -9,7 +9,7 @@ from oncebox.codec.columns import (
     unpack_headers,
     unpack_provenance,
 )
-from oncebox.codec.failures import ErrorText, describe_error
+from oncebox.codec.failures import ErrorText, describe_error, safe_text
 from oncebox.codec.payloads import JSON_DEPTH_MAX, Decode, decoder
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "encode_result",
     "pack_headers",
     "pack_provenance",
+    "safe_text",
     "storable",
     "unpack_headers",
     "unpack_provenance",

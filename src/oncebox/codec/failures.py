@@ -9,8 +9,10 @@ from traceback import StackSummary, walk_tb
 from typing import NamedTuple
 
 from oncebox.codec.columns import storable
+from oncebox.errors import OnceboxError, Signal
 
 MESSAGE_CHARS_MAX = 2_000
+LOG_CHARS_MAX = 300
 TRACEBACK_BYTES_MAX = 16 * 1024
 _FRAMES_MAX = 60
 _CHAIN_MAX = 8
@@ -58,6 +60,26 @@ def _driver_message(error: BaseException) -> str | None:
 def _named(about: object, part: str) -> str | None:
     value = getattr(about, f"{part}_name", None)
     return value if isinstance(value, str) else None
+
+
+def safe_text(error: BaseException) -> str:
+    """What a log may say of an error: its class, where it was raised, and its text where that can't quote a payload.
+
+    That is so for oncebox's own errors, but not for what a handler raises to decide a message's fate; and of a
+    database's errors, its code and names.
+    """
+    own = isinstance(error, OnceboxError) and not isinstance(error, Signal)
+    said = (str(error) if own else _driver_message(error)) or ""
+    frames = [
+        frame
+        for frame in walk_tb(error.__traceback__)
+        if not frame[0].f_code.co_filename.startswith(_PACKAGE)
+    ]
+    # The last of the handler's own code, not of the libraries it called.
+    ours = [frame for frame in frames if "site-packages" not in frame[0].f_code.co_filename] or frames
+    where = f" at {Path(ours[-1][0].f_code.co_filename).name}:{ours[-1][1]}" if ours else ""
+    text = f"{type(error).__name__}{where}{f': {said}' if said else ''}"
+    return storable(text.replace("\n", " "))[:LOG_CHARS_MAX]
 
 
 def type_name(error: BaseException) -> str:

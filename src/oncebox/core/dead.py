@@ -124,7 +124,8 @@ def decide(queries: Queries, decision: Decision, choice: Choice, act: Act) -> Op
             yield Rollback()
             return []
         yield from _lock(queries, found)
-        yield Execute(_changes(queries, decision, found))
+        gone = _let_go(queries, found, act) if decision == "discard" else ()
+        yield Execute((*_changes(queries, decision, found), *gone))
         result = "waiting" if decision == "redrive" else "discarded"
         after = _unstuck(queries, found, redriven=decision == "redrive")
         yield Commit(token, (*after, audit(queries, act, [_touched(each, result) for each in found])))
@@ -141,6 +142,15 @@ def _changes(queries: Queries, decision: Decision, found: Sequence[DeadLetter]) 
     if decision == "discard":
         return (Call(queries.dead_discard, {"rows": rows}), drop)
     return (Call(queries.dead_reopen, {"rows": rows}), Call(queries.dead_requeue, {"rows": rows}), drop)
+
+
+def _let_go(queries: Queries, found: Sequence[DeadLetter], act: Act) -> tuple[Call, ...]:
+    """A call to the outside that was unknown waits for nobody once its message is let go."""
+    return tuple(
+        Call(queries.effect_resolve, {**_key(each), "state": "discarded", "note": act.reason})
+        for each in found
+        if each.reason == Reason.UNKNOWN_EFFECT
+    )
 
 
 def _key(each: DeadLetter) -> dict[str, Any]:
@@ -223,7 +233,7 @@ def replace(queries: Queries, dead: DeadLetter, act: Act, *, payload: bytes | No
         yield Fetch(Call(queries.store, {"consumer": dead.consumer, "rows": [row]}))
         calls: tuple[Call, ...] = (Call(queries.dead_drop, {"rows": [key]}),)
         if not dead.is_conflict:
-            calls = (Call(queries.dead_discard, {"rows": [key]}), *calls)
+            calls = (Call(queries.dead_discard, {"rows": [key]}), *calls, *_let_go(queries, [dead], act))
         touched = [
             _touched(dead, f"replaced by {message.id}"),
             Touched(consumer=dead.consumer, source=dead.source, id=message.id, result="waiting"),

@@ -25,7 +25,7 @@ from oncebox.core.failure import (
 )
 from oncebox.core.keeping import keeping
 from oncebox.core.lanes import advance_those, enter, lanes_of, leave, lock
-from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.outcomes import OBSERVED, Outcome, Reason, Status
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
     Begin,
@@ -102,14 +102,14 @@ def deliver(
                 if opened is None:
                     return None, following
             token, fresh, opened = opened.token, opened.fresh, None
-            if not fresh:
+            if not fresh and not (work.policy.observe and (yield from observed(work, item))):
                 if (yield from already_known(work, item, token)):
                     return None, following
                 continue  # its row went away between the two statements: ask again, never "new"
             if item.refusal is not None:
                 yield from refuse(work, item, token)
                 return None, following
-            if is_suspect(item) and not (yield from may_start(work, item, token)):
+            if fresh and is_suspect(item) and not (yield from may_start(work, item, token)):
                 return None, following
             if item.losses > RERUNS_MAX:
                 raise lost_too_often(item)
@@ -118,7 +118,8 @@ def deliver(
             handling = False
             if following is None and chain:
                 following = yield Next()
-            then = begin(work, following) if following is not None and not is_suspect(following) else None
+            chained = following is not None and item.observed is None and not is_suspect(following)
+            then = begin(work, following) if chained and following is not None else None
             calls = closing(work, item)
             committing = True
             changed = yield Commit(token, calls, then)
@@ -139,7 +140,7 @@ def deliver(
             item.unrecorded = error
             yield from fail(work, item, error)
             return None, following
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = Outcome(item.observed or Status.PROCESSED, item.result)
         return (Opened(then.token, changed == 1) if then is not None else None), following
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     yield from withdraw(work, item)
@@ -186,7 +187,8 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
     if item.result is not None:
         body = encode_result(item.result)
         item.result = decode_result(body)
-        calls = (work.keyed(work.queries.keep_result, item, body=body),)
+        if item.observed is None:  # else what is kept is the first delivery's
+            calls = (work.keyed(work.queries.keep_result, item, body=body),)
     calls += keeping(work, (item,))
     if item.publications or item.sendings:
         calls += outgoing_calls(work, [item])
@@ -213,6 +215,21 @@ def already_known(work: Work, item: Item, token: str) -> Op[bool]:
     return True
 
 
+def observed(work: Work, item: Item) -> Op[bool]:
+    """Whether a known key is to run all the same, because the consumer only observes; `item.observed` says
+    what it would have been. What waits in the queue runs from there, and what is given up stays so."""
+    item.observed = None
+    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
+    if not rows or item.refusal is not None:
+        return False
+    found = known_outcome(work, item, tuple(rows[0]))
+    if isinstance(found, Verdict):
+        item.observed = OBSERVED[Status.DEAD] if found.reason == Reason.CONFLICT else None
+    elif found.status is Status.DUPLICATE:
+        item.observed = OBSERVED[Status.DUPLICATE]
+    return item.observed is not None
+
+
 def known_outcome(work: Work, item: Item, row: tuple[Any, ...]) -> Outcome | Verdict:
     """What a ledger row says about another delivery of its key; a Verdict is still to be buried."""
     _, _, kind, fingerprint, state, lazy, queued, reason, body = row
@@ -220,8 +237,12 @@ def known_outcome(work: Work, item: Item, row: tuple[Any, ...]) -> Outcome | Ver
     known = bytes(fingerprint)
     if known and item.fingerprint and known != item.fingerprint:
         error: errors.OnceboxError = errors.PayloadConflict(
-            f"consumer {work.consumer!r}: id {item.message.id!r} is known with another payload or type "
-            f"(known type {kind!r}, this one {item.message.type!r})"
+            f"consumer {work.consumer!r}: id {item.message.id!r} is known with another "
+            + (
+                "payload; the type is the same"
+                if kind == item.message.type
+                else f"type or payload (known type {kind!r}, this one {item.message.type!r})"
+            )
         )
         return Verdict(Fate.DEAD, error, Reason.CONFLICT)
     if state == STATE_UNFINISHED:
@@ -324,6 +345,12 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
         if verdict.fate is not Fate.RETRY:
             state = STATE_DISCARDED if verdict.fate is Fate.DISCARDED else 0
             changed = yield Execute((claiming(work, item, token, state=state),))
+            if not changed and item.observed is not None:
+                # It has had its effect; that it failed this time is on record.
+                yield Commit(token, calls)
+                item.marked = False
+                item.outcome = Outcome(item.observed, error=error)
+                return
             if not changed:
                 # Another delivery of it came through meanwhile; that one's outcome stands.
                 yield Rollback()

@@ -21,6 +21,8 @@ class Status(StrEnum):
     IN_FLIGHT = "in_flight"
     DISCARDED = "discarded"
     SUPPRESSED = "suppressed"
+    OBSERVED_DUPLICATE = "observed_duplicate"
+    OBSERVED_CONFLICT = "observed_conflict"
 
 
 class Answer(StrEnum):
@@ -42,8 +44,17 @@ ANSWERS: dict[Status, Answer] = {
     Status.IN_FLIGHT: Answer.NACK,
     Status.DISCARDED: Answer.ACK,
     Status.SUPPRESSED: Answer.ACK,
+    Status.OBSERVED_DUPLICATE: Answer.ACK,
+    Status.OBSERVED_CONFLICT: Answer.ACK,
 }
 """An ack needs a durable row that says why (I2); what has none is delivered again."""
+
+
+OBSERVED: dict[Status, Status] = {
+    Status.DUPLICATE: Status.OBSERVED_DUPLICATE,
+    Status.DEAD: Status.OBSERVED_CONFLICT,
+}
+"""What a consumer that only observes calls a delivery that it would have suppressed."""
 
 
 class Reason(StrEnum):

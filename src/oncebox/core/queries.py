@@ -109,6 +109,7 @@ class Queries:
     outbox_retry: Query
     outbox_discard: Query
     audit: Query
+    audit_list: Query
     effect_start: Query
     effect_look: Query
     effect_settle: Query
@@ -163,11 +164,14 @@ class Queries:
     unbury: Query
     queued: Query
     status_queue: Query
+    status_types: Query
+    status_known: Query
     status_dead: Query
     status_tally: Query
     status_workers: Query
     show_scopes: Query
     show_ledger: Query
+    show_lane: Query
     show_dead: Query
     show_attempts: Query
     replay_bound: Query

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from oncebox.core.outcomes import Outcome, Reason
+from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.outgoing import Outlets, Publication, Sending, Tx
 from oncebox.core.queries import Queries, Query
 from oncebox.core.steps import Call
@@ -45,6 +45,7 @@ class Item:
         "losses",
         "marked",
         "message",
+        "observed",
         "outcome",
         "payload",
         "publications",
@@ -71,6 +72,8 @@ class Item:
         self.refusal: tuple[Reason, BaseException] | None = None
         """Why no handler can have it; known before a transaction is opened."""
         self.outcome: Outcome | None = None
+        self.observed: Status | None = None
+        """What a consumer that only observes calls it; None for what is new, and for all others."""
         self.result: Any = None
         self.publications: list[Publication] = []
         self.sendings: list[Sending] = []

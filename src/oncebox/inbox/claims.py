@@ -50,6 +50,11 @@ class Claim:
         return self._looked_at().state
 
     @property
+    def observed(self) -> str:
+        """With `Inbox(observe=True)`: `duplicate` or `conflict` where the block would not have run; else empty."""
+        return self._answer.observed
+
+    @property
     def reason(self) -> str:
         """Why the message is `dead`; empty otherwise."""
         return self._answer.reason
@@ -83,16 +88,17 @@ class Claim:
 class _Block:
     """What both kinds of block share: the flow of each end."""
 
-    def __init__(self, adapter: Adapter, schema: str, entry: guard.Entry) -> None:
+    def __init__(self, adapter: Adapter, schema: str, entry: guard.Entry, *, observe: bool = False) -> None:
         self._adapter = adapter
         self._schema = schema
         self._entry = entry
+        self._observe = observe
         self._claim: Claim | None = None
 
     def _enter(self) -> Op[Claim]:
         if self._claim is not None:
             raise UsageError("this block was entered before; call once() for every delivery")
-        answer = yield from guard.claim(self._schema, self._entry)
+        answer = yield from guard.claim(self._schema, self._entry, observe=self._observe)
         self._claim = Claim(self._entry.key, answer, block=True)
         return self._claim
 
@@ -100,7 +106,7 @@ class _Block:
         claim = self._claim
         assert claim is not None
         claim._open = False
-        body = claim._body if claim._answer.first else None
+        body = claim._body if claim._answer.first and not claim.observed else None
         try:
             yield from guard.leave(claim._answer, claim.key, body, read=claim._read, error=error)
         finally:

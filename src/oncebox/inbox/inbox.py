@@ -33,9 +33,18 @@ class Inbox:
 
     It opens nothing, and never begins, commits or retries. The consumer's name scopes
     deduplication: two consumers each get a message once. `ConfigError` for a name that can't be one.
+    With `observe=True` nothing is suppressed, for adoption: `claim.first` is True for duplicates and conflicts
+    too, they are counted (`oncebox status`), and `claim.observed` tells which it was.
     """
 
-    def __init__(self, consumer: str, schema: str = "oncebox", *, fingerprint: Fingerprint = "raw") -> None:
+    def __init__(
+        self,
+        consumer: str,
+        schema: str = "oncebox",
+        *,
+        fingerprint: Fingerprint = "raw",
+        observe: bool = False,
+    ) -> None:
         try:
             check_text("consumer", consumer, NAME_BYTES_MAX)
         except MessageError as error:
@@ -45,6 +54,7 @@ class Inbox:
         self.consumer = consumer
         self.schema = check_schema_name(schema)
         self.fingerprint: Fingerprint = fingerprint
+        self.observe = observe
 
     def __repr__(self) -> str:
         return f"Inbox({self.consumer!r})"
@@ -81,7 +91,7 @@ class Inbox:
         """
         adapter = adapter_for(handle)
         entry = self._entry(message_id, source, type, payload)
-        return (AsyncOnce if adapter.awaits else Once)(adapter, self.schema, entry)
+        return (AsyncOnce if adapter.awaits else Once)(adapter, self.schema, entry, observe=self.observe)
 
     @overload
     def claim_many(self, handle: SyncHandle, messages: Iterable[Message]) -> list[Claim]: ...
@@ -103,7 +113,9 @@ class Inbox:
             raise TooLarge(f"{len(entries):,} messages in one batch; the limit is {BATCH_MAX:,}")
 
         def claims() -> Op[list[Claim]]:
-            answers = (yield from guard.claim_many(self.schema, entries)) if entries else []
+            answers = (
+                (yield from guard.claim_many(self.schema, entries, observe=self.observe)) if entries else []
+            )
             pairs = zip(entries, answers, strict=True)
             return [Claim(entry.key, answer, block=False) for entry, answer in pairs]
 

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from oncebox.brokers.contract import Delivery, Source
+from oncebox.codec import safe_text
 from oncebox.core.effects import TWICE
 from oncebox.core.outcomes import Answer, Outcome, Status
 from oncebox.core.work import Item
@@ -256,7 +257,7 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             consumer,
             item.message.id,
             outcome.reason or "known",
-            f" ({type(outcome.error).__name__})",
+            f" ({safe_text(outcome.error)})",
             extra=ids,
         )
     elif outcome.reason == TWICE:
@@ -272,7 +273,7 @@ def report(consumer: str, item: Item, outcome: Outcome) -> None:
             "consumer %s: message %s failed (%s), again in %.1f s",
             consumer,
             item.message.id,
-            type(outcome.error).__name__,
+            safe_text(outcome.error) if outcome.error is not None else "no error",
             outcome.delay_seconds,
             extra=ids,
         )

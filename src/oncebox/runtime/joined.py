@@ -12,7 +12,7 @@ from oncebox.core.guard import Join
 from oncebox.core.inline import known_outcome
 from oncebox.core.keeping import keeping
 from oncebox.core.lanes import advance_those, enter, lock, starts_unseen
-from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outcomes import OBSERVED, Outcome, Status
 from oncebox.core.outgoing import Outlets, publish_call, send_calls
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Call, Execute, Fetch, Op
@@ -146,6 +146,9 @@ def _handler(item: Item) -> Any:
 
 
 def _outcome(claim: Claim) -> Outcome:
+    if claim.observed:
+        status = OBSERVED[Status.DUPLICATE if claim.observed == "duplicate" else Status.DEAD]
+        return Outcome(status, claim.result)
     if claim.first:
         return Outcome(Status.PROCESSED, claim.result)
     return Outcome(_STATES[claim.state], claim.result, reason=claim.reason)

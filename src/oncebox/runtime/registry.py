@@ -50,6 +50,11 @@ class Registry:
         return sorted(self._by_type)
 
     @property
+    def takes_all(self) -> bool:
+        """Whether a handler takes every type that no other one names."""
+        return self._any is not None
+
+    @property
     def is_async(self) -> bool:
         """Whether the handlers are `async def`."""
         return any(handler.is_async for handler in self.all())

@@ -22,6 +22,8 @@ STATUSES: dict[Status, int] = {
     Status.STALE: 200,
     Status.DISCARDED: 200,
     Status.SUPPRESSED: 200,
+    Status.OBSERVED_DUPLICATE: 200,
+    Status.OBSERVED_CONFLICT: 200,
     Status.IN_FLIGHT: 409,
     Status.RETRY: 503,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from oncebox import errors
 from oncebox.core.guard import refusals
 from oncebox.core.guard.steps import Answer, Ask, Entry, Held, Hold, Join, Look, Release, View
+from oncebox.core.outcomes import OBSERVED, Status
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Call, Execute, Fetch, Op
 from oncebox.message import MessageKey
@@ -22,8 +24,11 @@ _MARKED = " oncebox:"
 _serials = itertools.count(1)
 
 
-def claim(schema: str, entry: Entry) -> Op[Answer]:
-    """Insert the key, or say what is known about it. One statement where the key is new."""
+def claim(schema: str, entry: Entry, *, observe: bool = False) -> Op[Answer]:
+    """Insert the key, or say what is known about it. One statement where the key is new.
+
+    Where it only observes, what is known is counted, and is to run all the same.
+    """
     queries: Queries = yield Join(schema)
     serial = next(_serials)
     params = _params(entry.key) | _contents(entry) | _mark(serial)
@@ -38,12 +43,14 @@ def claim(schema: str, entry: Entry) -> Op[Answer]:
     if not known:
         raise refusals.lost(entry.key)
     answer = yield from _answered(queries, entry, known[entry.key])
+    if observe:
+        yield from _observe(queries, [(entry, answer)])
     if answer.error is not None:
         raise answer.error
     return answer
 
 
-def claim_many(schema: str, entries: Sequence[Entry]) -> Op[list[Answer]]:
+def claim_many(schema: str, entries: Sequence[Entry], *, observe: bool = False) -> Op[list[Answer]]:
     """One answer per entry, in order. An error that concerns one entry is in its answer."""
     queries: Queries = yield Join(schema)
     consumer = entries[0].key.consumer
@@ -71,7 +78,32 @@ def claim_many(schema: str, entries: Sequence[Entry]) -> Op[list[Answer]]:
             answers.append(Answer(queries, True))
         else:
             answers.append(_repeated(queries, entry, firsts[entry.key]))
+    if observe:
+        yield from _observe(queries, list(zip(entries, answers, strict=True)))
     return answers
+
+
+def _observe(queries: Queries, found: Sequence[tuple[Entry, Answer]]) -> Op[None]:
+    """Let run what is known to have run, and count it, in the transaction of what it does."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for entry, answer in found:
+        if isinstance(answer.error, errors.PayloadConflict):
+            answer.observed, answer.error = "conflict", None
+            outcome = OBSERVED[Status.DEAD]
+        elif answer.error is None and not answer.first and answer.state == "done":
+            answer.observed = "duplicate"
+            outcome = OBSERVED[Status.DUPLICATE]
+        else:
+            continue
+        answer.first = True
+        counts[entry.key.consumer, entry.type, str(outcome)] += 1
+    if counts:
+        # Sorted: two transactions that count the same must not wait for each other in a circle.
+        rows = [
+            {"consumer": consumer, "type": kind, "outcome": outcome, "n": n}
+            for (consumer, kind, outcome), n in sorted(counts.items())
+        ]
+        yield Execute((Call(queries.tally, {"rows": rows}),))
 
 
 def verify(key: MessageKey, mark: str) -> Op[None]:
@@ -127,7 +159,7 @@ def _fail(answer: Answer, key: MessageKey) -> Op[bool]:
 
     False if the transaction had ended before, so that there is nothing left to mark.
     """
-    if not answer.first:
+    if not answer.first or answer.observed:
         return True
     try:
         yield from verify(key, answer.mark)

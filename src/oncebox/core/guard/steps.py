@@ -93,3 +93,5 @@ class Answer(msgspec.Struct, gc=False):
     reason: str = ""
     body: bytes | None = None
     error: errors.ClaimError | None = None
+    observed: str = ""
+    """What an inbox that only observes would have called it: `duplicate` or `conflict`."""

@@ -32,3 +32,15 @@ RETURNING seq
 -- name: outbox_discard
 DELETE FROM {p}outbox WHERE seq = ANY(:seqs::bigint[]) AND state = 2
 RETURNING seq
+
+-- name: audit_list
+-- What was done, the latest first. A command that touched many is one act: `act` finds all of it.
+SELECT act, at, who, verb, reason, filter, consumer, source, message_id, result FROM {p}audit
+WHERE (:act::text IS NULL OR act = :act::text) AND (:who::text IS NULL OR who = :who::text)
+  AND (:verb::text IS NULL OR verb = :verb::text OR verb LIKE :verb::text || ' %')
+  AND (:consumer::text IS NULL OR consumer = :consumer::text)
+  AND (:source::text IS NULL OR source = :source::text)
+  AND (:ids::text[] IS NULL OR message_id = ANY(:ids::text[]))
+  AND (:older_seconds::float8 IS NULL OR at <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
+  AND (:newer_seconds::float8 IS NULL OR at >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+ORDER BY seq DESC LIMIT :limit

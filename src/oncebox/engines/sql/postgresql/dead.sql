@@ -1,11 +1,14 @@
 -- name: dead_choose
 -- The chosen ones, in the order in which they are to run again. A row whose fingerprint is not the
--- ledger's lies beside the message it clashes with. What somebody else decides about now is left out.
+-- ledger's lies beside the message it clashes with; the guard may have none, which the first one takes.
+-- What somebody else decides about now is left out.
 SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
        d.attempts, extract(epoch FROM statement_timestamp() - d.received)::float8,
        extract(epoch FROM statement_timestamp() - d.died)::float8, d.lane, d.version,
        EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint), d.kept
+               AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = ''::bytea
+                   AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                   AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))), d.kept
 FROM {p}dead d
 WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
   AND (:source::text IS NULL OR d.source = :source::text)
@@ -18,7 +21,9 @@ WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
   AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
   AND (NOT :whole OR d.kept)
   AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-                           AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+                           AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = ''::bytea
+                               AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                               AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
 LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED
@@ -38,7 +43,9 @@ FROM (
       AND (:newer_seconds::float8 IS NULL OR d.died >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
       AND (NOT :whole OR d.kept)
       AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-                               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+                               AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = ''::bytea
+                                   AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                                   AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
     LIMIT :limit
 ) d
 GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type
@@ -53,11 +60,13 @@ FOR UPDATE
 -- The ledger says again what it said when the message was stored. Its old place matters only in a lane;
 -- elsewhere it would keep retention from passing everything younger.
 UPDATE {p}ledger l
-SET seq = CASE WHEN d.lane IS NULL THEN nextval('{p}queue_seq') ELSE coalesce(d.seq, l.seq) END, state = 0, finished = NULL, received = statement_timestamp()
-FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+SET seq = CASE WHEN d.lane IS NULL THEN nextval('{p}queue_seq') ELSE coalesce(d.seq, l.seq) END, state = 0, finished = NULL, received = statement_timestamp(),
+    fingerprint = d.fingerprint
+FROM unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerprint::bytea[])
+    AS k(consumer, source, message_id, fingerprint)
 JOIN {p}dead d ON d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
 WHERE l.consumer = d.consumer AND l.source = d.source AND l.message_id = d.message_id
-  AND l.fingerprint = d.fingerprint
+  AND d.fingerprint = k.fingerprint AND l.fingerprint IN (d.fingerprint, ''::bytea)
 
 -- name: dead_requeue
 INSERT INTO {p}queue (seq, consumer, source, message_id, type, fingerprint, key, payload, headers, content_type,
@@ -72,11 +81,11 @@ ORDER BY l.seq
 ON CONFLICT DO NOTHING
 
 -- name: dead_discard
-UPDATE {p}ledger l SET state = 2
+UPDATE {p}ledger l SET state = 2, fingerprint = k.fingerprint
 FROM unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerprint::bytea[])
     AS k(consumer, source, message_id, fingerprint)
 WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id
-  AND l.fingerprint = k.fingerprint
+  AND l.fingerprint IN (k.fingerprint, ''::bytea)
 
 -- name: dead_drop
 DELETE FROM {p}dead d

@@ -40,6 +40,16 @@ CROSS JOIN LATERAL (
 ) w
 ORDER BY c.consumer
 
+-- name: status_types
+-- What waits for a consumer, by type; the first rows stand for the rest where there are very many.
+SELECT type, count(*) FROM (SELECT type FROM {p}queue WHERE consumer = :consumer LIMIT :cap) q
+GROUP BY type ORDER BY count(*) DESC, type LIMIT 100
+
+-- name: status_known
+-- How many messages are on record, which is all there is to tell of the guard's consumers: they write no tallies.
+SELECT c.consumer, (SELECT count(*) FROM (SELECT 1 FROM {p}ledger l WHERE l.consumer = c.consumer LIMIT :cap) capped)
+FROM unnest(:consumers::text[]) AS c(consumer)
+
 -- name: status_dead
 -- Capped per consumer, so that one consumer's thousands do not hide another's three.
 WITH RECURSIVE walk AS (
@@ -101,7 +111,8 @@ ORDER BY consumer, source LIMIT :cap
 SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerprint, l.body,
        q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
        q.token IS NOT NULL AND q.due > statement_timestamp()
-       OR EXISTS (SELECT 1 FROM {p}hand h WHERE q.seq = ANY(h.seqs))
+       OR EXISTS (SELECT 1 FROM {p}hand h WHERE q.seq = ANY(h.seqs)),
+       q.lane, q.version, q.turn, q.received
 FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
 CROSS JOIN LATERAL (
     SELECT l.*, r.body FROM {p}ledger l LEFT JOIN {p}result r USING (consumer, source, message_id)
@@ -110,9 +121,18 @@ CROSS JOIN LATERAL (
 LEFT JOIN {p}queue q ON q.seq = l.seq
 ORDER BY l.consumer, l.source
 
+-- name: show_lane
+-- Where an ordered message stands in its lane: what blocks it, who has the turn, how many are before it.
+SELECT k.last, k.blocked, k.source, k.message_id, k.gap,
+       (SELECT q.message_id FROM {p}queue q WHERE q.consumer = k.consumer AND q.lane = k.key AND q.turn),
+       (SELECT count(*) FROM (
+            SELECT 1 FROM {p}queue q WHERE q.consumer = k.consumer AND q.lane = k.key
+              AND (coalesce(q.version, 0), q.seq) < (coalesce(:version::bigint, 0), :seq::bigint) LIMIT :cap) before)
+FROM {p}key k WHERE k.consumer = :consumer AND k.key = :lane
+
 -- name: show_dead
 SELECT d.consumer, d.source, d.type, d.received, d.died, d.reason, d.error_type, d.error, d.traceback,
-       d.attempts, d.fingerprint, d.payload, d.headers, d.content_type, d.provenance
+       d.attempts, d.fingerprint, d.payload, d.headers, d.content_type, d.provenance, d.lane, d.version
 FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
 CROSS JOIN LATERAL (
     SELECT * FROM {p}dead d

@@ -25,3 +25,14 @@ RETURNING seq
 -- name: outbox_discard
 DELETE FROM {p}outbox WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 2
 RETURNING seq
+
+-- name: audit_list
+SELECT act, at, who, verb, reason, filter, consumer, source, message_id, result FROM {p}audit
+WHERE (:act IS NULL OR act = :act) AND (:who IS NULL OR who = :who)
+  AND (:verb IS NULL OR verb = :verb OR verb LIKE :verb || ' %')
+  AND (:consumer IS NULL OR consumer = :consumer)
+  AND (:source IS NULL OR source = :source)
+  AND (:ids IS NULL OR message_id IN (SELECT value FROM json_each(:ids)))
+  AND (:older_seconds IS NULL OR at <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
+  AND (:newer_seconds IS NULL OR at >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+ORDER BY seq DESC LIMIT :limit

@@ -2,7 +2,9 @@
 SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
        d.attempts, ({now} - d.received) / 1000000.0, ({now} - d.died) / 1000000.0, d.lane, d.version,
        EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint), d.kept
+               AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = x''
+                   AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                   AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))), d.kept
 FROM {p}dead d
 WHERE (:consumer IS NULL OR d.consumer = :consumer)
   AND (:source IS NULL OR d.source = :source)
@@ -15,7 +17,9 @@ WHERE (:consumer IS NULL OR d.consumer = :consumer)
   AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
   AND (NOT :whole OR d.kept)
   AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-                           AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+                           AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = x''
+                               AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                               AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
 LIMIT :limit
 
@@ -34,7 +38,9 @@ FROM (
       AND (:newer_seconds IS NULL OR d.died >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
       AND (NOT :whole OR d.kept)
       AND (NOT :own OR EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
-                               AND l.message_id = d.message_id AND l.fingerprint = d.fingerprint))
+                               AND l.message_id = d.message_id AND (l.fingerprint = d.fingerprint OR l.fingerprint = x''
+                                   AND NOT EXISTS (SELECT 1 FROM {p}dead e WHERE e.consumer = d.consumer AND e.source = d.source
+                                                   AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
     LIMIT :limit
 ) d
 GROUP BY d.consumer, d.reason, d.type ORDER BY d.consumer, d.reason, d.type
@@ -46,10 +52,9 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND
 
 -- name: dead_reopen
 -- each: run once per row.
-UPDATE {p}ledger SET state = 0, finished = NULL, received = {now}
+UPDATE {p}ledger SET state = 0, finished = NULL, received = {now}, fingerprint = :fingerprint
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id
-  AND fingerprint IN (SELECT d.fingerprint FROM {p}dead d WHERE d.consumer = :consumer AND d.source = :source
-                      AND d.message_id = :message_id)
+  AND fingerprint IN (:fingerprint, x'')
 
 -- name: dead_requeue
 -- each: run once per row.
@@ -65,8 +70,9 @@ ON CONFLICT DO NOTHING
 
 -- name: dead_discard
 -- each: run once per row.
-UPDATE {p}ledger SET state = 2
-WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
+UPDATE {p}ledger SET state = 2, fingerprint = :fingerprint
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+  AND fingerprint IN (:fingerprint, x'')
 
 -- name: dead_drop
 -- each: run once per row.

@@ -27,6 +27,15 @@ FROM (
 LEFT JOIN queued q ON q.consumer = c.consumer
 GROUP BY c.consumer ORDER BY c.consumer
 
+-- name: status_types
+-- What waits for a consumer, by type; the first rows stand for the rest where there are very many.
+SELECT type, count(*) FROM (SELECT type FROM {p}queue WHERE consumer = :consumer LIMIT :cap) q
+GROUP BY type ORDER BY count(*) DESC, type LIMIT 100
+
+-- name: status_known
+SELECT c.value, (SELECT count(*) FROM (SELECT 1 FROM {p}ledger l WHERE l.consumer = c.value LIMIT :cap))
+FROM json_each(:consumers) c
+
 -- name: status_dead
 SELECT consumer, reason, count(*) FROM (SELECT consumer, reason FROM {p}dead LIMIT :cap)
 GROUP BY consumer, reason ORDER BY consumer, reason
@@ -70,16 +79,25 @@ ORDER BY consumer, source LIMIT :cap
 SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerprint, r.body,
        q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
        q.token IS NOT NULL AND q.due > {now}
-       OR EXISTS (SELECT 1 FROM {p}hand h, json_each(h.seqs) s WHERE s.value = q.seq)
+       OR EXISTS (SELECT 1 FROM {p}hand h, json_each(h.seqs) s WHERE s.value = q.seq),
+       q.lane, q.version, q.turn, q.received
 FROM {p}ledger l
 LEFT JOIN {p}result r USING (consumer, source, message_id)
 LEFT JOIN {p}queue q ON q.seq = l.seq
 WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
 
+-- name: show_lane
+SELECT k.last, k.blocked, k.source, k.message_id, k.gap,
+       (SELECT q.message_id FROM {p}queue q WHERE q.consumer = k.consumer AND q.lane = k.key AND q.turn = 1),
+       (SELECT count(*) FROM (
+            SELECT 1 FROM {p}queue q WHERE q.consumer = k.consumer AND q.lane = k.key
+              AND (coalesce(q.version, 0), q.seq) < (coalesce(:version, 0), :seq) LIMIT :cap))
+FROM {p}key k WHERE k.consumer = :consumer AND k.key = :lane
+
 -- name: show_dead
 -- each: run once per scope.
 SELECT consumer, source, type, received, died, reason, error_type, error, traceback,
-       attempts, fingerprint, payload, headers, content_type, provenance
+       attempts, fingerprint, payload, headers, content_type, provenance, lane, version
 FROM {p}dead
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 ORDER BY died LIMIT 100
