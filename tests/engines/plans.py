@@ -120,6 +120,8 @@ ELSEWHERE = {
     "replay_page", "replay_known", "replay_changes", "replay_watch", "replay_counts",
 
     "status_types", "status_known", "show_lane", "audit_list",  # by people
+    "doctor_server", "doctor_indexes", "doctor_triggers", "doctor_tables", "doctor_snapshots", "doctor_leases",
+    "doctor_sweep",  # by people, now and then
     "pick", "pick_suspect", "taken",  # SQLite's
 }  # fmt: skip
 """Queries that are not run per message, or are looked at somewhere else."""

@@ -17,6 +17,7 @@ from oncebox.cli.dead import edit_command as dead_edit
 from oncebox.cli.dead import list_command as dead_list
 from oncebox.cli.dead import redrive_command as dead_redrive
 from oncebox.cli.dead import resolve_command as dead_resolve
+from oncebox.cli.doctor import doctor_command
 from oncebox.cli.effects import list_command as effects_list
 from oncebox.cli.effects import settle_command as effects_settle
 from oncebox.cli.ingest import ingest_command
@@ -77,6 +78,7 @@ def oncebox(
       oncebox run shop:app                   run `app` in shop.py
       oncebox status --app shop:app --watch  see how it does
       oncebox show evt-42 --app shop:app     all that is kept of one message
+      oncebox doctor shop:app                what is wrong, why it matters, what to do
 
     Commands find the database by --database URL (or @file), else by --app module:app or ONCEBOX_APP, else by
     ONCEBOX_DATABASE_URL. Each takes --json. Exit codes: 0 done, 1 failed, 2 something must be changed first.
@@ -111,6 +113,7 @@ app.command("ingest", help=teach(ingest_command), rich_help_panel=_RUN)(ingest_c
 app.command("status", help=teach(status_command), rich_help_panel=_LOOK)(status_command)
 app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_command)
 app.command("audit", help=teach(audit_command), rich_help_panel=_LOOK)(audit_command)
+app.command("doctor", help=teach(doctor_command), rich_help_panel=_LOOK)(doctor_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
 dead_app.command("list", help=teach(dead_list))(dead_list)
 dead_app.command("redrive", help=teach(dead_redrive))(dead_redrive)

@@ -174,6 +174,10 @@ class Queries:
     show_lane: Query
     show_dead: Query
     show_attempts: Query
+    doctor_server: Query
+    doctor_indexes: Query
+    doctor_leases: Query
+    doctor_sweep: Query
     replay_bound: Query
     replay_begin: Query
     replay_open: Query
@@ -189,5 +193,8 @@ class Queries:
     pick: Query | None = None
     pick_suspect: Query | None = None
     taken: Query | None = None
+    doctor_triggers: Query | None = None
+    doctor_tables: Query | None = None
+    doctor_snapshots: Query | None = None
     replay_quiet: Query | None = None
     replay_watch: Query | None = None
