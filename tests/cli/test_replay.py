@@ -5,6 +5,7 @@ import json
 import sqlite3
 import sys
 from contextlib import closing, redirect_stderr, redirect_stdout
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -132,6 +133,35 @@ def test_a_file(place: Path) -> None:
     # evt-0 is another message under a known id: left alone.
     assert (done["handled"], done["skipped"], done["failed"], done["resumed"]) == (1, 1, 2, True)
     assert ask(place, "SELECT id FROM page") == [("new-1",)]
+
+
+def test_an_archive_together_with_what_is_still_here(place: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from oncebox.archive import Archived, keep, open_place
+
+    rows = ask(
+        place,
+        "SELECT k.seq, k.message_id, l.type, l.fingerprint, k.key, k.payload, k.headers, k.content_type, k.provenance "
+        "FROM oncebox_kept k JOIN oncebox_ledger l USING (consumer, source, message_id) WHERE k.consumer = 'page'",
+    )
+    keep(
+        open_place(str(place / "archive")),
+        [
+            Archived(
+                consumer="page", source="", id=row[1], type=row[2], fingerprint=row[3], received=datetime.now(UTC),
+                finished=None, state=0, place=row[0], key=row[4], payload=row[5], headers=row[6], content_type=row[7],
+                provenance=row[8],
+            )
+            for row in rows[:2]
+        ],
+    )  # fmt: skip
+    for table in ("kept", "ledger"):
+        ask(place, f"DELETE FROM oncebox_{table} WHERE consumer = 'page' AND message_id = 'evt-0'")
+    done = replay(
+        place, "page", "--archive", str(place / "archive"), "--reason", "all of it", "--json"
+    ).json()
+    assert (done["handled"], done["origin"]) == (3, "archive")
+    assert ask(place, "SELECT id FROM page") == [("evt-0",), ("evt-1",), ("evt-2",)]
 
 
 @pytest.mark.parametrize(

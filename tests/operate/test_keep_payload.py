@@ -1,5 +1,8 @@
 """What is kept of a payload: until it is done, always, never; and that kept ones go with their ledger row."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, dead_letters, decide
 from oncebox.errors import ConfigError
 from oncebox.policy import Policy
+from oncebox.schema import migrate
 from tests.core.fixtures import inline, stored
 from tests.core.kit import Call, Shop, effect, event
 from tests.operate.test_sweep import WINDOW, age, marked, walk
@@ -36,6 +40,7 @@ async def test_always_keeps_what_a_replay_needs(shop: Shop) -> None:
     assert len(kept(shop)) == 1, "a duplicate is not kept again"
 
 
+@inline
 async def test_until_done_keeps_nothing_of_what_is_done(shop: Shop) -> None:
     billing = shop.consumer()
     shop.handler(billing)(effect)
@@ -43,6 +48,7 @@ async def test_until_done_keeps_nothing_of_what_is_done(shop: Shop) -> None:
     assert shop.count("kept") == shop.count("queue") == 0
 
 
+@inline
 async def test_what_fails_is_not_kept_as_done(shop: Shop) -> None:
     billing = shop.consumer(keep_payload="always")
 
@@ -122,3 +128,19 @@ def test_never_is_refused_where_payloads_have_to_wait() -> None:
 
     with pytest.raises(ConfigError, match="hold a message back"):
         App("sqlite:///none.db").consumer("c", Log(), keep_payload="never")  # type: ignore[arg-type]
+
+
+def test_a_message_in_your_own_transaction_is_kept_with_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    migrate(url)
+    billing = App(url).consumer("billing", keep_payload="always")
+
+    @billing.handler()
+    def handle(payload: dict[str, str]) -> None:
+        pass
+
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as conn:
+        for commits in (False, True):
+            billing.process_sync(event(), conn)
+            conn.commit() if commits else conn.rollback()
+            assert conn.execute("SELECT count(*) FROM oncebox_kept").fetchone() == (int(commits),)

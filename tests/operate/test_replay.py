@@ -1,13 +1,15 @@
 """Replay: what was handled is handled again, once per run, and never beside its live first delivery."""
 
+import msgspec
 import pytest
 
 from oncebox import Consumer, Discard, Message, Status
 from oncebox.brokers.memory import Memory
 from oncebox.core.replay import replay
 from oncebox.core.replay_terms import Chosen, Run
+from oncebox.core.replaying import Placed
 from oncebox.errors import ReplayFailed, UsageError
-from tests.core.fixtures import stored
+from tests.core.fixtures import inline, stored
 from tests.core.kit import Call, Shop, effect, event
 from tests.operate.replays import again, events, handled, of_file, order, projection, resets
 from tests.order.lines import BY_SEQUENCE, applied, case, note, put
@@ -32,6 +34,7 @@ async def test_a_reset_goes_with_what_is_replayed(shop: Shop) -> None:
     assert shop.effects() == {f"evt-{n}": 1 for n in range(3)}
 
 
+@inline
 async def test_each_run_is_its_own(shop: Shop) -> None:
     page = projection(shop)
     await handled(shop, page, events(2))
@@ -45,6 +48,7 @@ async def test_each_run_is_its_own(shop: Shop) -> None:
     ]
 
 
+@inline
 async def test_filters_choose(shop: Shop) -> None:
     page = projection(shop)
     await shop.settle(page, event("a", type="paid", payload={}, key="k1", source="s1"))
@@ -70,6 +74,7 @@ NOW = {
 }
 
 
+@inline
 async def test_policy_forbids_unless_it_is_said_otherwise(shop: Shop) -> None:
     page = shop.consumer("page", keep_payload="always")
     shop.handler(page)(effect)
@@ -79,6 +84,7 @@ async def test_policy_forbids_unless_it_is_said_otherwise(shop: Shop) -> None:
     assert shop.effects() == {"evt-1": 1}
 
 
+@inline
 async def test_nothing_kept_names_the_word(shop: Shop) -> None:
     page = projection(shop, keep_payload="until_done")
     await shop.settle(page, event())
@@ -108,6 +114,7 @@ async def test_suppressed_sends_are_counted_and_not_made(shop: Shop) -> None:
     assert int(counted[0][0]) == 2
 
 
+@inline
 async def test_a_rebuild_sends_again_under_the_same_ids(shop: Shop) -> None:
     page = shop.consumer("page", keep_payload="always", replay="rebuild")
     mailer = shop.consumer("mailer", mode="stored")
@@ -189,6 +196,7 @@ async def test_a_failure_stops_right_before_it_and_the_same_command_goes_on(shop
     assert shop.effects() == {f"evt-{n}": 1 for n in range(6)}
 
 
+@inline
 async def test_failures_can_be_passed_over_and_are_on_record(shop: Shop) -> None:
     page, broken = shop.consumer("page", keep_payload="always", replay="rebuild", batch=2), [False]
 
@@ -210,6 +218,7 @@ async def test_failures_can_be_passed_over_and_are_on_record(shop: Shop) -> None
     assert found == [("evt-1", "failed: ValueError")]
 
 
+@inline
 async def test_another_command_does_not_take_over_an_open_run(shop: Shop) -> None:
     page = projection(shop)
     await handled(shop, page, events(3))
@@ -268,6 +277,7 @@ async def test_a_file_leaves_alone_what_is_live(shop: Shop) -> None:
     assert shop.effects() == {"evt-0": 1, "evt-2": 1, "evt-3": 1}
 
 
+@inline
 async def test_a_file_needs_to_know_what_is_finished_meanwhile(shop: Shop) -> None:
     page = projection(shop, keep_payload="until_done")
     with pytest.raises(UsageError, match="--stopped"):
@@ -275,6 +285,7 @@ async def test_a_file_needs_to_know_what_is_finished_meanwhile(shop: Shop) -> No
     assert (await again(shop, page, of_file(page, *events(1), stopped=True))).handled == 1
 
 
+@inline
 async def test_another_file_is_not_gone_on_with(shop: Shop) -> None:
     page = projection(shop)
     begun, stop = of_file(page, *events(3)), iter([False, True])
@@ -284,6 +295,7 @@ async def test_another_file_is_not_gone_on_with(shop: Shop) -> None:
     assert (await again(shop, page, of_file(page, *events(3)))).handled == 3
 
 
+@inline
 async def test_a_process_that_is_overtaken_by_another_stops(shop: Shop) -> None:
     page = projection(shop)
     await handled(shop, page, events(3))
@@ -297,6 +309,24 @@ async def test_a_process_that_is_overtaken_by_another_stops(shop: Shop) -> None:
     assert shop.effects() == {}
 
 
+@inline
+async def test_what_is_archived_and_what_is_kept_come_in_one_order(shop: Shop) -> None:
+    page = projection(shop)
+    resets(shop, page)
+    await handled(shop, page, events(6))
+    archived = [
+        Placed(row[0], page.intake.from_message(msgspec.structs.replace(events(6)[n], replay=True)))
+        for n, row in enumerate(shop.rows(f"SELECT seq FROM {shop.table('kept')} ORDER BY seq"))
+        if n in (0, 2, 3)
+    ]
+    # 0 and 3 are gone from here, 2 was archived and not yet deleted.
+    for name in ("kept", "ledger"):
+        shop.rows(f"DELETE FROM {shop.table(name)} WHERE message_id IN ('evt-0', 'evt-3')")
+    run = await again(shop, page, order(page, origin="archive", archived=iter(archived)))
+    assert run.handled == 6
+    assert shop.notes() == [f"{n} again" for n in range(6)]
+
+
 @stored
 async def test_ordered_messages_are_replayed_in_their_order(shop: Shop) -> None:
     consumer = shop.consumer(**BY_SEQUENCE, keep_payload="always", replay="rebuild")
@@ -306,3 +336,5 @@ async def test_ordered_messages_are_replayed_in_their_order(shop: Shop) -> None:
     shop.rows("DELETE FROM shop_line")
     await again(shop, consumer)
     assert applied(shop, "a") == [1, 2, 3]
+    run = await again(shop, consumer, chosen=Chosen(key="b"))
+    assert (run.handled, applied(shop, "b")) == (1, [1, 1])

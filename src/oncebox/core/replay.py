@@ -7,27 +7,21 @@ message takes effect twice in it. What comes from a file may be new here; it is 
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from oncebox import errors
-from oncebox.codec import unpack_headers, unpack_provenance
 from oncebox.core.audit import Act, Touched, audit
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.queries import Queries
-from oncebox.core.replay_terms import Chosen, Order, Run, check, nothing_kept
+from oncebox.core.replay_pages import coming, mark_of, start_of
+from oncebox.core.replay_terms import Order, Run, check, nothing_kept
 from oncebox.core.replaying import Chunk, Placed, attempt
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback
 from oncebox.core.work import Item, Work, new_token
 from oncebox.message import Message
-
-PAGE = 100
-
 
 Progress = Callable[[Run], None]
 
@@ -151,90 +145,6 @@ def _resetting(order: Order) -> Item:
     return Item(message, b"", order.reset)
 
 
-def start_of(order: Order, first: int | None) -> int:
-    """The place before the first that is meant."""
-    return first or 0 if order.given is None and order.archived is None else 0
-
-
-def coming(work: Work, order: Order, run: Run | None = None) -> Callable[[int, int], Op[list[Placed]]]:
-    """What is meant after a place, a page at a time: of the file; or of what is kept here and in the archive, up
-    to the bound, in the order in which it took effect."""
-    given, archived = _unseen(order, run), Ahead(order.archived or iter(()))
-
-    def page(place: int, bound: int) -> Op[list[Placed]]:
-        if order.given is not None:
-            return list(itertools.islice(given, PAGE))
-        params = {"consumer": work.consumer, "place": place, "bound": bound, "limit": PAGE}
-        rows = yield Fetch(Call(work.queries.replay_page, {**params, **order.chosen.words()}))
-        found = {each.place: each for each in (_kept(work, row) for row in rows)}
-        upto = max(found) if len(rows) == PAGE else bound
-        older = archived.between(place, upto, order.chosen)
-        if len(older) == PAGE:  # there may be more before the next that is kept here
-            found = {at: each for at, each in found.items() if at <= older[-1].place}
-        found |= {each.place: each for each in older if each.place not in found}
-        return [found[at] for at in sorted(found)]
-
-    return page
-
-
-class Ahead:
-    """What an archive has, in order, looked at one ahead."""
-
-    def __init__(self, stream: Iterator[Placed]) -> None:
-        self._stream = stream
-        self._next = next(stream, None)
-
-    def between(self, after: int, upto: int, chosen: Chosen) -> list[Placed]:
-        """The next ones that are meant: up to a page, none that is younger."""
-        found: list[Placed] = []
-        while self._next is not None and self._next.place <= upto and len(found) < PAGE:
-            each, self._next = self._next, next(self._stream, None)
-            if each.place > after and each.item is not None and chosen.admits(each.item.message):
-                found.append(each)
-        return found
-
-
-def _kept(work: Work, row: Any) -> Placed:
-    seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance = row
-    message = Message(
-        id=message_id, type=kind, source=source, payload=bytes(payload), key=key, content_type=content_type,
-        headers=unpack_headers(bytes(headers)), provenance=unpack_provenance(provenance), replay=True,
-    )  # fmt: skip
-    return Placed(seq, Item(message, bytes(fingerprint), work.handler(kind)))
-
-
-def _unseen(order: Order, run: Run | None) -> Iterator[Placed]:
-    """What the file has after the run's place; of lines that say the same message twice, the first.
-    UsageError when it is another file."""
-    seen: set[bytes] = set()
-    for each in order.given or ():
-        key = _digest(each)
-        known = key in seen
-        seen.add(key)
-        if run is not None and each.place == run.place and run.mark != _mark(each):
-            raise errors.UsageError(
-                f"consumer {run.consumer!r}: run {run.id} has come to line {run.place:,} of another file than this; "
-                "go on with that one, or give it up with --restart"
-            )
-        if known or (run is not None and each.place <= run.place):
-            continue
-        if each.item is None or order.chosen.admits(each.item.message):
-            yield each
-
-
-def _digest(placed: Placed) -> bytes:
-    if placed.item is None:
-        return f"line {placed.place}".encode()
-    message = placed.item.message
-    return hashlib.blake2b(
-        f"{len(message.source)}:{message.source}{message.id}".encode(), digest_size=12
-    ).digest()
-
-
-def _mark(placed: Placed) -> str:
-    return placed.item.message.id if placed.item is not None else ""
-
-
 def _through(work: Work, run: Run, order: Order, chunk: list[Placed]) -> Op[list[Placed]]:
     """Get through a chunk; returns what its time was not enough for. Where one of many fails, each runs alone,
     so that the run stands right before the one that can't be handled."""
@@ -257,7 +167,7 @@ def _step(work: Work, run: Run, order: Order, chunk: list[Placed]) -> Op[int]:
     if came is None:
         return 0
     last = chunk[came.count - 1]
-    run.place, run.mark = last.place, _mark(last)
+    run.place, run.mark = last.place, mark_of(last)
     run.handled += came.handled
     run.skipped += came.skipped
     run.failed += came.failed

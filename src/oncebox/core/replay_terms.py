@@ -36,13 +36,13 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing is left out."""
         return self == Chosen()
 
-    def admits(self, message: Message) -> bool:
-        """Whether a message that is not the ledger's is meant; of times, nothing is known there."""
+    def admits(self, message: Message, lane: str | None = None) -> bool:
+        """Whether a message is meant, by all but its time; `lane` is the key that its consumer orders by."""
         return (
             (not self.ids or message.id in self.ids)
             and self.source in (None, message.source)
             and self.type in (None, message.type)
-            and self.key in (None, message.key)
+            and self.key in (None, message.key, lane)
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oncebox.core.queries import Query
-from oncebox.core.replay import coming, start_of
+from oncebox.core.replay_pages import coming, start_of
 from oncebox.core.replay_terms import Order, check, nothing_kept
 from oncebox.core.replaying import Placed
 from oncebox.core.steps import Begin, Call, Execute, Fetch, Handle, Op, Rollback
