@@ -54,17 +54,17 @@ FROM {p}ledger l WHERE l.consumer = :consumer AND l.source = :source AND l.messa
 -- name: replay_watch
 -- Statements that have a transaction's changes to the user's tables counted: temporary triggers, which go with
 -- its rollback. Virtual tables can have none; a name with a colon would read as a parameter.
-SELECT 'CREATE TEMP TABLE oncebox_shadow (name TEXT NOT NULL, what TEXT NOT NULL)'
+SELECT 'CREATE TEMP TABLE {p}shadow (name TEXT NOT NULL, what TEXT NOT NULL)'
 UNION ALL
-SELECT printf('CREATE TEMP TRIGGER oncebox_shadow_%d_%s AFTER %s ON main."%w" '
-              || 'BEGIN INSERT INTO oncebox_shadow VALUES (%Q, %Q); END', t.rowid, w.what, w.what, t.name, t.name, w.what)
+SELECT printf('CREATE TEMP TRIGGER {p}shadow_%d_%s AFTER %s ON main."%w" '
+              || 'BEGIN INSERT INTO {p}shadow VALUES (%Q, %Q); END', t.rowid, w.what, w.what, t.name, t.name, w.what)
 FROM main.sqlite_schema t
 CROSS JOIN (SELECT 'insert' AS what UNION ALL SELECT 'update' UNION ALL SELECT 'delete') w
 WHERE t.type = 'table' AND substr(t.name, 1, 7) <> 'sqlite_' AND substr(t.name, 1, length('{p}')) <> '{p}'
   AND t.sql NOT LIKE 'CREATE VIRTUAL%' AND instr(t.name, ':') = 0
 
 -- name: replay_changes
-SELECT name, sum(what = 'insert'), sum(what = 'update'), sum(what = 'delete') FROM temp.oncebox_shadow GROUP BY name
+SELECT name, sum(what = 'insert'), sum(what = 'update'), sum(what = 'delete') FROM temp.{p}shadow GROUP BY name
 
 -- name: replay_counts
 SELECT consumer, sum(handled), sum(suppressed) FROM {p}replay GROUP BY consumer
