@@ -171,7 +171,7 @@ class World:
             work, hands.session, hands.side, is_async=False, settle=self.settle,
             next_item=lambda: items.pop(0) if items and work.policy.batch == 1 else None,
         )  # fmt: skip
-        hands.perform._perform[Publish] = self._publish
+        hands.perform.hands[Publish] = self._publish
 
     def _publish(self, step: Publish) -> list[BaseException | None]:
         self.published += [each.message.id for each in step.outgoing]

@@ -257,7 +257,7 @@ class Cell:
     def _performer(self, session: Session, side: Any, steps: Steps) -> Any:
         work = self.consumer.work(self.id, 1)
         performer = Performer(work, session, side, is_async=self.is_async, settle=self.settle)
-        performer._perform[Publish] = lambda step: publish(step, self.events)
+        performer.hands[Publish] = lambda step: publish(step, self.events)
         return numbered(steps, performer, side)
 
     def _repeat(self, side: Any, steps: Steps, runs: str, lent: Session | None) -> None:

@@ -12,7 +12,7 @@ from oncebox.core.steps import Begin, Commit, Rollback, Step
 from oncebox.core.work import Work
 from oncebox.engines.queries import load
 from oncebox.policy import Policy
-from oncebox.runtime.turns import LONGEST_SECONDS, SHORTEST_SECONDS, Turns
+from oncebox.runtime.turns import LONGEST_SECONDS, SHORTEST_SECONDS, Hands, Turns
 from tests.waiting import eventually
 
 BATCH = Begin("t", lock_ms=30)
@@ -87,11 +87,13 @@ def test_side_by_side_is_tried_again_ever_more_seldom_until_it_is_calm(
     assert crowded_for() == SHORTEST_SECONDS
 
 
-def hands(log: list[tuple[int, str]], slot: int) -> Perform:
+def in_turn(turns: Turns, work: Work, log: list[tuple[int, str]], is_async: bool = False) -> Perform:
     def perform(step: Step) -> None:
-        log.append((slot, type(step).__name__))
+        log.append((work.slot, type(step).__name__))
 
-    return perform
+    hands: Hands = dict.fromkeys((Begin, Commit, Rollback), perform)
+    turns.in_turn(work, hands, is_async)
+    return lambda step: hands[type(step)](step)
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_thread_waits_until_the_other_batch_has_ended(
     turns: Turns, works: list[Work], log: list[tuple[int, str]], end: Step
 ) -> None:
     meet(works[0], 3)
-    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=False) for work in works)
+    first, second = (in_turn(turns, work, log) for work in works)
     first(BATCH)
     thread = threading.Thread(target=lambda: (second(BATCH), second(end)), daemon=True)
     thread.start()
@@ -119,7 +121,7 @@ def test_thread_that_lost_its_connection_lets_the_next_one_in(
     turns: Turns, works: list[Work], log: list[tuple[int, str]]
 ) -> None:
     meet(works[0], 3)
-    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=False) for work in works)
+    first, second = (in_turn(turns, work, log) for work in works)
     first(BATCH)
     turns.leave(works[1])  # not its turn: nothing to give away
     threading.Thread(target=lambda: second(BATCH), daemon=True).start()
@@ -132,7 +134,7 @@ async def test_task_waits_and_a_cancelled_one_takes_no_turn(
     turns: Turns, works: list[Work], log: list[tuple[int, str]]
 ) -> None:
     meet(works[0], 3)
-    first, second = (turns.in_turn(work, hands(log, work.slot), is_async=True) for work in works)
+    first, second = (in_turn(turns, work, log, is_async=True) for work in works)
     await first(BATCH)
     given_up = asyncio.create_task(second(BATCH))
     await asyncio.sleep(0)
@@ -150,5 +152,6 @@ async def test_task_waits_and_a_cancelled_one_takes_no_turn(
 
 def test_worker_without_batches_is_left_alone(turns: Turns) -> None:
     work = Work("c", load("sqlite"), Policy())
-    perform = hands([], 0)
-    assert turns.in_turn(work, perform, is_async=False) is perform
+    hands: Hands = dict.fromkeys((Begin, Commit, Rollback), print)
+    turns.in_turn(work, hands, is_async=False)
+    assert set(hands.values()) == {print}

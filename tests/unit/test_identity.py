@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncebox.brokers.contract import Delivery
 from oncebox.errors import ConfigError, MessageError
-from oncebox.identity import business, content, derived, fingerprint, position
+from oncebox.identity import Identity, business, content, derived, fingerprint, position
 from oncebox.message import ID_BYTES_MAX, Message, MessageKey
 
 exact_json = st.recursive(
@@ -220,3 +221,18 @@ def test_a_derived_id_needs_its_message() -> None:
     for message in ("", MessageKey("billing", "shop", "")):
         with pytest.raises(MessageError, match="part 1 of an id is empty"):
             derived(message, "receipt")
+
+
+@pytest.mark.parametrize("content_type", [None, "", "application/json", "text/plain"])
+@pytest.mark.parametrize("kind", ["paid", "", None, b"paid", "a\0b", "t" * 300, "ünïcode"])
+@pytest.mark.parametrize(
+    "id_", ["evt-1", "", None, b"evt-1", 7, "a\0b", "a\nb", "\ud800", "i" * 61, "i" * 600]
+)
+def test_the_short_way_to_an_identity_finds_what_the_long_way_finds(
+    id_: object, kind: object, content_type: str | None
+) -> None:
+    properties = {"message_id": id_, "type": kind, "content_type": content_type}
+    delivery = Delivery(body=b"{}", properties=properties)
+    identity = Identity(source="shop")
+    long_way = Identity(source=lambda envelope: "shop")
+    assert identity.resolve(delivery) == long_way.resolve(delivery)

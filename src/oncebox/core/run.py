@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isawaitable
+from types import CoroutineType
 from typing import Any, TypeVar
 
 from oncebox.core.steps import Op, Step
@@ -38,7 +39,8 @@ async def run_async(op: Op[T], perform: Perform) -> T:
         while True:
             try:
                 reply = perform(step)
-                if isawaitable(reply):
+                # Asked in this order because it is asked at every step.
+                if reply is not None and (type(reply) is CoroutineType or isawaitable(reply)):
                     reply = await reply
             except BaseException as error:
                 step = op.throw(error)

@@ -19,12 +19,21 @@ from oncebox.policy import Policy
 __all__ = ["Item", "Tx", "Work", "new_token"]
 
 _tokens = itertools.count(1)
-_origin = os.urandom(6).hex()
+_origin = f"{os.urandom(6).hex()}.{os.getpid()}"
 
 
 def new_token() -> str:
     """A name for one transaction, never used twice: not in this process, nor in a forked child."""
-    return f"{_origin}.{os.getpid()}.{next(_tokens)}"
+    return f"{_origin}.{next(_tokens)}"
+
+
+def _in_child() -> None:
+    global _origin
+    _origin = f"{_origin.partition('.')[0]}.{os.getpid()}"
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_in_child)
 
 
 OVERDUE_SECONDS = 1.0

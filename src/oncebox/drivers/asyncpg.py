@@ -56,8 +56,8 @@ class AsyncpgSession(PostgresSession):
 
     async def _prepare(self) -> None:
         try:
-            await self.raw.execute(postgresql.prepare(self.queries))
-            self.prepared = postgresql.PREPARED
+            await self.raw.execute(postgresql.prepare(self.queries, check=True))
+            self.prepared = postgresql.PREPARED | {postgresql.CHECK}
         except asyncpg.PostgresError:
             self.prepared = frozenset()  # no tables yet: the first statement says so
 
@@ -81,7 +81,8 @@ class AsyncpgSession(PostgresSession):
         try:
             return _rowcount(await self.raw.execute(text))
         except (asyncpg.PostgresError, *_LOST) as error:
-            self.broken = self.raw.is_closed()
+            # Whoever deallocated ours deallocated asyncpg's own as well.
+            self.broken = self.raw.is_closed() or isinstance(error, asyncpg.InvalidSQLStatementNameError)
             raise translated(error, committing=committing) from error
 
     async def _fetch(self, call: Call) -> list[tuple[Any, ...]]:

@@ -20,6 +20,12 @@ RESTORE = "ROLLBACK TO SAVEPOINT oncebox"
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
 PREPARED = frozenset({"claim"})
+CHECK = "finished"
+"""The closing check, as a prepared statement's name."""
+_CHECK = (
+    "SELECT set_config('oncebox.finished', {}, true), "
+    "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM {})::int"
+)
 
 _UNAVAILABLE = ("08", "57P", "53300", "25P03", "58", "XX000")
 
@@ -76,11 +82,13 @@ def script(calls: tuple[Call, ...], prepared: frozenset[str] = frozenset()) -> s
     return "; ".join([text(call, prepared) for call in calls])
 
 
-def prepare(queries: Queries) -> str:
-    """What a session of our own prepares: the claim, which every message plans anew otherwise."""
-    return "; ".join(
-        [f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)]
-    )
+def prepare(queries: Queries, check: bool = False) -> str:
+    """What a session of our own prepares: the claim, which every message plans anew otherwise; and the closing
+    check, where the driver does not deallocate everything while a handler runs."""
+    parts = [f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)]
+    if check:
+        parts.append(f"PREPARE oncebox_{CHECK}(text) AS {_CHECK.format('$1', '$1')}")
+    return "; ".join(parts)
 
 
 def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
@@ -101,10 +109,9 @@ def commit(step: Commit, prepared: frozenset[str] = frozenset(), how: str = BEGI
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
     parts = [script(step.calls)] if step.calls else []
-    parts.append(
-        f"SELECT set_config('oncebox.finished', '{step.token}', true), "
-        f"1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{step.token}')::int; COMMIT"
-    )
+    token = f"'{step.token}'"
+    parts.append(f"EXECUTE oncebox_{CHECK}({token})" if CHECK in prepared else _CHECK.format(token, token))
+    parts.append("COMMIT")
     if step.then is not None:
         parts.append(begin(step.then, prepared, how))
     return "; ".join(parts)

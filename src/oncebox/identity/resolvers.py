@@ -13,6 +13,10 @@ from oncebox.identity.cloudevents import Event, event, header_text, text_of
 from oncebox.identity.ids import Part, business, content, position
 from oncebox.message import ID_BYTES_MAX, TYPE_BYTES_MAX, Headers, check_id, check_text
 
+_JSON = (None, "", "application/json")
+SHORT = 60
+"""Characters that are within every limit, whatever they are."""
+
 
 class Delivered(Protocol):
     """What is known of a delivery before anything in it is trusted."""
@@ -204,6 +208,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     def resolve(self, delivery: Delivered) -> Resolved:
         """Who `delivery` says it is. Never raises: what can't be told is in `why`, without its values."""
+        plain = self._plain(delivery)
+        if plain is not None:
+            return plain
         envelope = Envelope(delivery)
         source, id_, why = "", None, ""
         try:
@@ -215,6 +222,28 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             id=id_, source=source, type=envelope.type, payload=envelope.payload,
             content_type=envelope.content_type, why=why,
         )  # fmt: skip
+
+    def _plain(self, delivery: Delivered) -> Resolved | None:
+        """The commonest case at a fraction of the cost: JSON whose id and type the broker carries. None for any
+        doubt, which the long way settles."""
+        source = self.source
+        if self.id is not None or self.type is not None or type(source) is not str or delivery.headers:
+            return None
+        properties = delivery.properties
+        id_, kind = properties.get("message_id"), properties.get("type")
+        if type(id_) is not str or type(kind) is not str or properties.get("content_type") not in _JSON:
+            return None
+        if (
+            not id_
+            or not id_.isprintable()
+            or len(id_) > SHORT
+            or not kind.isprintable()
+            or len(kind) > SHORT
+        ):
+            return None
+        return Resolved(
+            id=id_, source=source, type=kind, payload=delivery.body, content_type="application/json"
+        )
 
     def _type(self, envelope: Envelope) -> str:
         if isinstance(self.type, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import zlib
 from collections import Counter, deque
@@ -24,6 +25,9 @@ from oncebox.runtime.workers import pause_seconds
 
 log = logging.getLogger("oncebox")
 
+ANSWER_SECONDS = 0.003
+"""How long an outcome may wait for others, so that they are answered together; after a crash in between, the
+ledger knows the message."""
 EXTEND_EVERY_SECONDS = 5.0
 EXTEND_BY_SECONDS = 30.0
 
@@ -80,6 +84,9 @@ class Feed:
         self._bell = asyncio.Event()
         self._room = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._enough = max(1, most // 4)
+        self._waiting = False
         self._rung = False
         self._releasing: set[asyncio.Task[None]] = set()
         self._paused: set[int] = set()
@@ -91,11 +98,27 @@ class Feed:
         self.opened: Callable[[], None] = lambda: None
 
     def settle(self, item: Item) -> None:
-        """From any thread: this item's outcome is durable."""
+        """From any thread: this item's outcome is durable. Answered soon; at once when many are, or when nothing
+        else is out."""
         self._settled.append(item)
-        if not self._rung:
+        if self._rung:
+            return
+        settled = len(self._settled)
+        if settled >= self._enough or settled >= len(self.outstanding):
             self._rung = True
-            self._loop.call_soon_threadsafe(self._bell.set)
+            self._call(self._bell.set)
+        elif not self._waiting:
+            self._waiting = True
+            self._call(self._ring_soon)
+
+    def _call(self, act: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            act()
+        else:
+            self._loop.call_soon_threadsafe(act)
+
+    def _ring_soon(self) -> None:
+        self._loop.call_later(ANSWER_SECONDS, self._bell.set)
 
     def lost(self, worker: int, lost: bool) -> None:
         """From any thread: a worker lost the database, or has it again. While one has lost it, nothing
@@ -146,11 +169,11 @@ class Feed:
                 lost = 0
 
     async def answer(self, tallies: Tallies) -> None:
-        """Give the broker its answers as outcomes come in; in batches, without waiting for more."""
+        """Give the broker its answers as outcomes come in, together where they come close together."""
         while True:
             await self._bell.wait()
             self._bell.clear()
-            self._rung = False
+            self._rung = self._waiting = False
             await self.answer_settled(tallies)
 
     async def answer_settled(self, tallies: Tallies) -> None:

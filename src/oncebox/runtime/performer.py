@@ -58,7 +58,7 @@ class Performer:
         self.timeout_seconds = work.policy.timeout_seconds
         self.watchdog = watchdog
         self.meter = meter
-        self._perform: dict[type[Step], Callable[[Any], Any]] = {
+        self.hands: dict[type[Step], Callable[[Any], Any]] = {
             **database_steps(session),
             steps.Side: lambda step: side(step.call),
             steps.Ask: self._ask_async if is_async else self._ask,
@@ -69,13 +69,13 @@ class Performer:
             steps.Flush: self._flush_async if is_async else self._flush,
         }
         if meter is not None:
-            self._perform[steps.Handle] = self._timed_async if is_async else self._timed
+            self.hands[steps.Handle] = self._timed_async if is_async else self._timed
         if (tracing := work.outlets.tracing) is not None:
             traced = self._traced_async if is_async else self._traced
-            self._perform[steps.Handle] = partial(traced, tracing, self._perform[steps.Handle])
+            self.hands[steps.Handle] = partial(traced, tracing, self.hands[steps.Handle])
 
     def __call__(self, step: Step) -> Any:
-        return self._perform[type(step)](step)
+        return self.hands[type(step)](step)
 
     def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Any]:
         """Payload(s), message(s) and Tx as the handler's plan wants them."""

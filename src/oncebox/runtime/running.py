@@ -457,10 +457,11 @@ def concurrency(member: Member, database: Database) -> int:
 
 
 def prefetch(policy: Policy, workers: int) -> int:
-    """Deliveries to have out at a time: enough for a full batch in work and one at hand."""
+    """Deliveries to have out at a time: enough for a full batch in work and one at hand, and for workers to go on
+    while some are being answered."""
     return max(
         2 * policy.batch * workers,
-        10 * workers,
+        32 * workers,
         200 if policy.durability == "group" else 0,
         1000 if policy.mode == "stored" else 0,
     )

@@ -25,7 +25,8 @@ LONGEST_SECONDS = 60.0
 """How long they take turns before they try side by side again: twice as long each time it did not help."""
 TOO_SMALL = 8
 """A batch that was halved to an eighth is one no more."""
-ENDS = (Commit, Rollback)
+Hands = dict[type[Step], Perform]
+"""How a worker performs each kind of step."""
 
 
 class Turns:
@@ -61,11 +62,19 @@ class Turns:
         for each in self._works:
             each.limit = each.policy.batch
 
-    def in_turn(self, work: Work, perform: Perform, is_async: bool) -> Perform:
-        """A worker's hands, waiting before a batch begins while it is crowded; who has no batches never waits."""
+    def in_turn(self, work: Work, hands: Hands, is_async: bool) -> None:
+        """Have a worker wait before its batches begin while it is crowded; who has no batches never waits."""
         if work.policy.batch == 1:
-            return perform
-        return partial(self._perform_async if is_async else self._perform, work, perform)
+            return
+        begin, commit, rollback = hands[Begin], hands[Commit], hands[Rollback]
+        if is_async:
+            hands[Begin] = partial(self._enter_async, work, begin)
+            hands[Commit] = partial(self._end_async, work, commit)
+            hands[Rollback] = partial(self._end_async, work, rollback)
+        else:
+            hands[Begin] = partial(self._enter, work, begin)
+            hands[Commit] = partial(self._end, work, commit)
+            hands[Rollback] = partial(self._end, work, rollback)
 
     def leave(self, work: Work) -> None:
         """Let the next one in, if it was this one's turn."""
@@ -76,29 +85,25 @@ class Turns:
             else:
                 self._lock.release()
 
-    def _perform(self, work: Work, perform: Perform, step: Step) -> Any:
-        if type(step) is Begin and step.lock_ms and self.is_crowded:
+    def _enter(self, work: Work, perform: Perform, step: Begin) -> Any:
+        if step.lock_ms and self.is_crowded:
             self._lock.acquire()
             self._holder = work
+        return perform(step)
+
+    def _end(self, work: Work, perform: Perform, step: Step) -> Any:
         try:
             return perform(step)
         finally:
-            if type(step) in ENDS:
-                self.leave(work)
+            self.leave(work)
 
-    def _perform_async(self, work: Work, perform: Perform, step: Step) -> Any:
-        if type(step) is Begin and step.lock_ms and self.is_crowded:
-            return self._enter(work, perform, step)
-        if self._holder is work and type(step) in ENDS:
-            return self._end(work, perform, step)
-        return perform(step)
-
-    async def _enter(self, work: Work, perform: Perform, step: Step) -> Any:
-        await self._turn.acquire()
-        self._holder = work
+    async def _enter_async(self, work: Work, perform: Perform, step: Begin) -> Any:
+        if step.lock_ms and self.is_crowded:
+            await self._turn.acquire()
+            self._holder = work
         return await finished(perform(step))
 
-    async def _end(self, work: Work, perform: Perform, step: Step) -> Any:
+    async def _end_async(self, work: Work, perform: Perform, step: Step) -> Any:
         try:
             return await finished(perform(step))
         finally:

@@ -15,7 +15,7 @@ from oncebox.core.batch import inline_batch
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import is_suspect, stream
 from oncebox.core.ordered import deliver_in_order
-from oncebox.core.run import Perform, run, run_async
+from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch, work_long
 from oncebox.core.work import OVERDUE_SECONDS, Item, Work
@@ -125,7 +125,7 @@ class Crew:
                 return None
             return mailbox.take()
 
-        return Performer(
+        performer = Performer(
             work,
             session,
             self.side,
@@ -137,6 +137,8 @@ class Crew:
             watchdog=self.watchdog,
             meter=self.meter,
         )
+        self.turns.in_turn(work, performer.hands, is_async)
+        return performer
 
 
 class ThreadWorker(threading.Thread):
@@ -162,7 +164,7 @@ class ThreadWorker(threading.Thread):
     def run(self) -> None:
         """Take turns until stopped; no error ends a worker, the next turn starts on a fresh connection."""
         session: Session | None = None
-        hands: Perform | None = None
+        performer: Performer | None = None
         lost = 0
         turn = 0
         while not self.stopping:
@@ -170,17 +172,16 @@ class ThreadWorker(threading.Thread):
                 if session is not None and session.broken:
                     session.close()
                     session = None
-                if session is None or hands is None:
+                if session is None or performer is None:
                     session = self.crew.database.connect(self.crew.settings)
                     performer = self.crew.performer(self.work, session, self.mailbox, False)
-                    hands = self.crew.turns.in_turn(self.work, performer, is_async=False)
                     if lost:
                         self.crew.side(self.work.withdraw())
                         self.crew.lost(False)
                         lost = 0
                 turn += 1
                 try:
-                    busy = run(next_turn(self.work, self.mailbox, turn), hands)
+                    busy = run(next_turn(self.work, self.mailbox, turn), performer)
                 finally:
                     self.crew.turns.leave(self.work)
             except Exception as error:
@@ -216,7 +217,7 @@ class TaskWorker:
     async def run(self) -> None:
         """Take turns until stopped. A cancellation rolls back and leaves everything un-acked."""
         session: Session | None = None
-        hands: Perform | None = None
+        performer: Performer | None = None
         lost = 0
         turn = 0
         try:
@@ -225,17 +226,16 @@ class TaskWorker:
                     if session is not None and session.broken:
                         await finished(session.close())
                         session = None
-                    if session is None or hands is None:
+                    if session is None or performer is None:
                         session = await self.crew.database.connect_async(self.crew.settings)
                         performer = self.crew.performer(self.work, session, self.mailbox, True)
-                        hands = self.crew.turns.in_turn(self.work, performer, is_async=True)
                         if lost:
                             await self.crew.side(self.work.withdraw())
                             self.crew.lost(False)
                             lost = 0
                     turn += 1
                     try:
-                        busy = await run_async(next_turn(self.work, self.mailbox, turn), hands)
+                        busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
                     finally:
                         self.crew.turns.leave(self.work)
                 except asyncio.CancelledError:
