@@ -19,7 +19,10 @@ from tests.cli.kit import Done
 
 SECRET = "canary-in-the-payload"
 APP = """\
+import os
+import signal
 import sqlite3
+from pathlib import Path
 
 from oncebox import App, Message, Tx
 
@@ -29,6 +32,7 @@ notices = app.consumer("notices", keep_payload="always", replay="suppress_effect
 plain = app.consumer("plain", replay="rebuild")
 shut = app.consumer("shut")
 mailer = app.consumer("mailer", mode="stored", replay="rebuild", keep_payload="always")
+waits = app.consumer("waits", keep_payload="always", replay="rebuild")
 
 
 @page.handler()
@@ -41,6 +45,14 @@ def project(event: dict, message: Message, conn: sqlite3.Connection) -> None:
 @notices.handler()
 def notify(event: dict, tx: Tx, conn: sqlite3.Connection) -> None:
     tx.send("mailer", "mail", event)
+
+
+@waits.handler()
+async def wait(event: dict, message: Message, conn: sqlite3.Connection) -> None:
+    conn.execute("INSERT INTO page VALUES (?, ?)", (message.id, message.replay))
+    if message.id == "evt-1" and not Path("asked").exists():
+        Path("asked").touch()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @plain.handler()
@@ -56,7 +68,7 @@ def mail(event: dict) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an app, and a database in which six messages were handled."""
+    """A folder with an app, and a database in which a few messages were handled."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return made(tmp_path)
@@ -68,7 +80,7 @@ def made(tmp_path: Path) -> Path:
     migrate(url)
     ask(tmp_path, "CREATE TABLE page (id TEXT, again INTEGER)")
     app = App(url)
-    for name in ("page", "notices"):
+    for name in ("page", "notices", "waits"):
         consumer = app.consumer(name, keep_payload="always")
         consumer.handler()(handle)
         for n in range(3):
@@ -121,6 +133,16 @@ def test_what_is_suppressed_is_told(place: Path) -> None:
     assert ask(place, "SELECT count(*) FROM oncebox_queue") == [(0,)]
 
 
+def test_stopped_by_a_signal_it_goes_on_by_the_same_command(place: Path) -> None:
+    stopped = replay(place, "waits", "--reason", "again")
+    assert stopped.code == 130
+    assert "was stopped; the same command goes on with it" in stopped.out
+    assert ask(place, "SELECT id FROM page") == [("evt-0",), ("evt-1",)]
+    done = replay(place, "waits", "--reason", "again", "--json").json()
+    assert (done["handled"], done["resumed"]) == (3, True)
+    assert ask(place, "SELECT id FROM page") == [("evt-0",), ("evt-1",), ("evt-2",)]
+
+
 def test_a_file(place: Path) -> None:
     lines = [{"id": "evt-0"}, {"id": "new-1", "kind": "changed"}, {"id": "new-2", "kind": "broken"}]
     bodies = [json.dumps(line | {"word": SECRET}) for line in lines]
@@ -169,7 +191,7 @@ def test_an_archive_together_with_what_is_still_here(place: Path) -> None:
     [
         (
             ["nobody", "--reason", "x"],
-            "the app has no consumer 'nobody'; it has: mailer, notices, page, plain, shut",
+            "the app has no consumer 'nobody'; it has: mailer, notices, page, plain, shut, waits",
         ),
         (["page"], 'say why: --reason "…"; it is kept in the audit'),
         (["shut", "--reason", "x"], 'consumer \'shut\' has replay="forbid": set replay="rebuild"'),

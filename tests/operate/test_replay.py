@@ -9,7 +9,9 @@ from oncebox.core.replay import replay
 from oncebox.core.replay_terms import Chosen, Run
 from oncebox.core.replaying import Placed
 from oncebox.errors import ReplayFailed, UsageError
-from tests.core.fixtures import inline, stored
+from oncebox.replay import replay as replay_now
+from oncebox.replay import replay_async, shadow, shadow_async
+from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, effect, event
 from tests.operate.replays import again, events, handled, of_file, order, projection, resets
 from tests.order.lines import BY_SEQUENCE, applied, case, note, put
@@ -307,6 +309,24 @@ async def test_a_process_that_is_overtaken_by_another_stops(shop: Shop) -> None:
     with pytest.raises(UsageError, match="another process goes on"):
         await shop.perform(page, lambda work: replay(work, order(page), progress=overtake))
     assert shop.effects() == {}
+
+
+@inline
+@on("psycopg", "asyncpg")
+async def test_from_code(shop: Shop) -> None:
+    page = projection(shop)
+    resets(shop, page)
+    await handled(shop, page, events(2))
+    if shop.kind.is_async:
+        seen = await shadow_async(page, chosen=Chosen(type="paid"))
+        run = await replay_async(page, reason="new column", by="ann")
+    else:
+        seen = await shop.in_thread(lambda: shadow(page, chosen=Chosen(type="paid")))
+        run = await shop.in_thread(lambda: replay_now(page, reason="new column", by="ann"))
+    assert (seen.messages, seen.tables["public.shop_effect"].inserted, run.handled) == (2, 2, 2)
+    assert shop.effects() == {"evt-0": 1, "evt-1": 1}
+    with pytest.raises(UsageError, match="say why"):
+        await replay_async(page, reason=" ")
 
 
 @inline
