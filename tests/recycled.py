@@ -11,6 +11,10 @@ _OTHERS = (
     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
+_SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_|^information_schema$|^oncebox$'"
+_FILL = sql.SQL(
+    "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{table}, {rows})"
+)
 
 
 class Recycled:
@@ -19,26 +23,21 @@ class Recycled:
     def __init__(self, server: Postgres) -> None:
         self.url = server.create_database()
         migrate(self.url)
+        renewals: list[sql.Composable] = [sql.SQL("CREATE SCHEMA public")]
         with psycopg.connect(self.url, autocommit=True) as admin:
-            admin.execute("CREATE SCHEMA pristine")
-            names = [name for (name,) in admin.execute(_TABLES).fetchall()]
-            for name in names:
-                copy = sql.SQL("CREATE TABLE {} AS SELECT * FROM {}")
-                admin.execute(copy.format(_in("pristine", name), _in("oncebox", name)))
-        renew = sql.SQL(
-            "DELETE FROM {table}; INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {copy}"
-        )
-        renewals = [renew.format(table=_in("oncebox", name), copy=_in("pristine", name)) for name in names]
-        self._renew = sql.SQL("; ").join(
-            [sql.SQL("DROP SCHEMA public CASCADE; CREATE SCHEMA public"), *renewals]
-        )
+            for (name,) in admin.execute(_TABLES).fetchall():
+                table = sql.Identifier("oncebox", name)
+                renewals.append(sql.SQL("DELETE FROM {}").format(table))
+                all_rows = sql.SQL("SELECT json_agg(t)::text FROM {} t").format(table)
+                for (rows,) in admin.execute(all_rows).fetchall():
+                    if rows is not None:
+                        renewals.append(_FILL.format(table=table, rows=sql.Literal(rows)))
+        self._renew = sql.SQL("; ").join(renewals)
 
     def clear(self) -> None:
         """End whoever is still connected, drop what tests have made, and renew the tables."""
         with psycopg.connect(self.url, autocommit=True) as admin:
             admin.execute(_OTHERS)
+            for (name,) in admin.execute(_SCHEMAS).fetchall():
+                admin.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
             admin.execute(self._renew)
-
-
-def _in(schema: str, name: str) -> sql.Identifier:
-    return sql.Identifier(schema, name)

@@ -17,6 +17,12 @@ pytestmark = postgresql
 
 
 @pytest.fixture
+def pg_url(recycled_pg_url: str) -> str:
+    """A shop migrates before anything else."""
+    return recycled_pg_url
+
+
+@pytest.fixture
 def shop(kind: str, mode: str, pg_url: str, pgbouncer_url: str) -> Iterator[Shop]:
     """A shop whose app goes through PgBouncer; the observer does not."""
     shop = Shop(kind, f"{pgbouncer_url}?pooler=transaction", mode, seen=pg_url)

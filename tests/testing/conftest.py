@@ -35,6 +35,14 @@ def make_shop(url: str) -> None:
         run_sql(url, statement)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Every shop is migrated before anything else."""
+    name = "sqlite_url" if request.param == "sqlite" else "recycled_pg_url"
+    url: str = request.getfixturevalue(name)
+    return url
+
+
 @pytest.fixture
 def shop_url(database_url: str) -> str:
     """A database with the shop's tables, on each engine."""
