@@ -342,6 +342,9 @@ async def test_what_is_archived_and_what_is_kept_come_in_one_order(shop: Shop) -
     # 0 and 3 are gone from here, 2 was archived and not yet deleted.
     for name in ("kept", "ledger"):
         shop.rows(f"DELETE FROM {shop.table(name)} WHERE message_id IN ('evt-0', 'evt-3')")
+    foreign = [Placed(10**9, archived[0].item)]
+    with pytest.raises(UsageError, match="another database's"):
+        await again(shop, page, order(page, origin="archive", archived=iter(foreign)))
     run = await again(shop, page, order(page, origin="archive", archived=iter(archived)))
     assert run.handled == 6
     assert shop.notes() == [f"{n} again" for n in range(6)]

@@ -16,7 +16,7 @@ from oncebox import errors
 from oncebox.core.audit import Act, Touched, audit
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.queries import Queries
-from oncebox.core.replay_pages import coming, mark_of, start_of
+from oncebox.core.replay_pages import check_archive, coming, mark_of, start_of
 from oncebox.core.replay_terms import Order, Run, check, nothing_kept
 from oncebox.core.replaying import Chunk, Placed, attempt
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback
@@ -102,9 +102,10 @@ def _filter(order: Order) -> str:
 def _begin(work: Work, order: Order) -> Op[Run]:
     """Fix what is covered, and empty what is rebuilt, in one transaction that nobody finishes a message beside."""
     queries, consumer = work.queries, work.consumer
-    _, first = (yield Fetch(Call(queries.replay_bound, {"consumer": consumer})))[0]
+    bound, first = (yield Fetch(Call(queries.replay_bound, {"consumer": consumer})))[0]
     if order.given is None and order.archived is None and first is None:
         raise errors.UsageError(nothing_kept(work))
+    check_archive(work, order, bound)
     for rerun in range(RERUNS_MAX + 1):
         token = work.token()
         try:

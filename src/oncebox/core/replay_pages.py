@@ -23,6 +23,19 @@ def start_of(order: Order, first: int | None) -> int:
     return first or 0 if order.given is None and order.archived is None else 0
 
 
+def check_archive(work: Work, order: Order, bound: int) -> None:
+    """Places are this database's own: an archive that begins beyond them is another's, and UsageError says so."""
+    if order.archived is None:
+        return
+    first = next(order.archived, None)
+    order.archived = itertools.chain(() if first is None else (first,), order.archived)
+    if first is not None and first.place > bound:
+        raise errors.UsageError(
+            f"consumer {work.consumer!r}: the archive is another database's, which has counted further than this one "
+            f"(from {first.place:,}, here up to {bound:,}); bring it here with oncebox archive restore, then replay"
+        )
+
+
 def coming(work: Work, order: Order, run: Run | None = None) -> Callable[[int, int], Op[list[Placed]]]:
     """What is meant after a place, a page at a time: of the file; or of what is kept here and in the archive, up
     to the bound, in the order in which it took effect."""

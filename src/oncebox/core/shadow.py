@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oncebox.core.queries import Query
-from oncebox.core.replay_pages import coming, start_of
+from oncebox.core.replay_pages import check_archive, coming, start_of
 from oncebox.core.replay_terms import Order, check, nothing_kept
 from oncebox.core.replaying import Placed
 from oncebox.core.steps import Begin, Call, Execute, Fetch, Handle, Op, Rollback
@@ -65,6 +65,7 @@ def shadow(
     bound, first = (yield Fetch(Call(work.queries.replay_bound, {"consumer": work.consumer})))[0]
     if order.given is None and order.archived is None and first is None:
         raise UsageError(nothing_kept(work))
+    check_archive(work, order, bound)
     start = start_of(order, first)
     seen = Shadow(consumer=work.consumer, bound=bound, first=start, place=start)
     watching = yield from _watching(work)
