@@ -10,7 +10,7 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.01
 
 
-def eventually(predicate: Callable[[], T], seconds: float = 10) -> T:
+def eventually(predicate: Callable[[], T], seconds: float = 30) -> T:
     """Poll `predicate` until it returns something truthy, and return that.
 
     Raises AssertionError naming the predicate when `seconds` have passed.
@@ -24,7 +24,7 @@ def eventually(predicate: Callable[[], T], seconds: float = 10) -> T:
     return value
 
 
-async def eventually_async(predicate: Callable[[], T | Awaitable[T]], seconds: float = 10) -> T:
+async def eventually_async(predicate: Callable[[], T | Awaitable[T]], seconds: float = 30) -> T:
     """As `eventually`, without blocking the event loop; the predicate may be a coroutine function."""
     deadline = time.monotonic() + seconds
     while True:

@@ -8,7 +8,7 @@ from oncebox import Message, Tx
 from tests.core.drivers import Db
 from tests.waiting import eventually, eventually_async
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 
 
 class Call(NamedTuple):

@@ -119,7 +119,7 @@ async def test_a_group_shares_one_flush(shop: OrmShop) -> None:
 @stored
 async def test_a_long_handler_keeps_its_lease(shop: OrmShop) -> None:
     broker = Memory()
-    billing = shop.consumer(source=broker.queue("payments"), lease_seconds=1.0)
+    billing = shop.consumer(source=broker.queue("payments"), lease_seconds=3.0)
     gate = shop.gate()
 
     @shop.handler(billing, "paid", long=True)
@@ -132,7 +132,7 @@ async def test_a_long_handler_keeps_its_lease(shop: OrmShop) -> None:
         broker.put("payments", event())
         if shop.kind.engine != "sqlite":
             await gate.reached_by_somebody()
-            await asyncio.sleep(1.5)  # longer than the lease, so that only its keeping explains the rest
+            await asyncio.sleep(4.0)  # longer than the lease, so that only its keeping explains the rest
             gate.open()
         await eventually_async(lambda: shop.count("queue") == 0 and shop.effects() == {"evt-1": 1})
     assert not shop.attempts("evt-1")
@@ -140,7 +140,7 @@ async def test_a_long_handler_keeps_its_lease(shop: OrmShop) -> None:
 
 @inline
 async def test_a_handler_that_runs_late_is_interrupted_and_counted(shop: OrmShop) -> None:
-    billing = shop.consumer(timeout_seconds=0.3, retry=Backoff(base_seconds=0))
+    billing = shop.consumer(timeout_seconds=1.0, retry=Backoff(base_seconds=0))
     runs = 0
 
     @shop.handler(billing)

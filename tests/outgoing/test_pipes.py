@@ -54,11 +54,12 @@ async def test_the_lease_is_kept_while_a_sink_hangs(shop: Shop, sink: ScriptedSi
     put(shop, "a")
     slots = f"{shop.table('slot')} WHERE slot < 32"
     now = SQLITE_NOW if shop.kind.engine == "sqlite" else "statement_timestamp()"
-    async with relay(shop, sink, lease_seconds=0.6) as it, at_work(it):
+    async with relay(shop, sink, lease_seconds=1.5) as it, at_work(it):
         await eventually_async(lambda: sink.asked)
         ((over,),) = shop.rows(f"SELECT min(until) FROM {slots}")
         await eventually_async(lambda: shop.rows(f"SELECT 1 WHERE {now} > ?", over))
-        assert shop.rows(f"SELECT count(*) FROM {slots} AND relay = 'relay-1' AND until > {now}") == [(32,)]
+        kept = f"SELECT count(*) FROM {slots} AND relay = 'relay-1' AND until > {now}"
+        await eventually_async(lambda: shop.rows(kept) == [(32,)])
         assert sink.asked == [["a"]]
 
 

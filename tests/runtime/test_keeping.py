@@ -20,13 +20,13 @@ from tests.core.kit import Call as HandlerCall
 from tests.core.kit import Shop, event
 from tests.waiting import eventually_async
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 
 
 @stored
 @postgresql
 async def test_a_lease_is_kept_for_as_long_as_its_handler_runs(shop: Shop) -> None:
-    reporting = shop.consumer(lease_seconds=1.0, concurrency=2)
+    reporting = shop.consumer(lease_seconds=3.0, concurrency=2)
     gate = shop.gate()
     runs = 0
 
@@ -42,11 +42,11 @@ async def test_a_lease_is_kept_for_as_long_as_its_handler_runs(shop: Shop) -> No
 
     def is_extended() -> bool:
         extended.update(due for (due,) in shop.rows(f"SELECT due FROM {shop.table('queue')}"))
-        return len(extended) > 5
+        return len(extended) > 4
 
     async with shop.app.running():
         await gate.reached_by_somebody()
-        # Five times a third of a lease: by then it would have lapsed, and the other worker looks.
+        # Four times a third of a lease: by then it would have lapsed, and the other worker looks.
         await eventually_async(is_extended, PATIENCE_SECONDS)
         gate.open()
         await eventually_async(lambda: shop.count("queue") == 0, PATIENCE_SECONDS)
