@@ -161,12 +161,13 @@ def view(target: Target, report: StatusReport, problem: str = "", seen: Look | N
 def _consumers(report: StatusReport) -> RenderableType:
     if not report.consumers:
         return Padding(Text("No consumer has been here yet.", style="dim"), (1, 0))
-    table = Table(title="consumers", title_justify="left", title_style="bold")
+    title = "consumers; processed, failed and duplicates in 5 minutes"
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("consumer", no_wrap=True)
     for name in ("waiting", "oldest", "retrying", "working"):
         table.add_column(name, justify="right")
     table.add_column("dead")
-    for name in ("processed, 5 min", "failed, 5 min", "duplicates, 5 min", "on record"):
+    for name in ("processed", "failed", "duplicates", "on record"):
         table.add_column(name, justify="right")
     for consumer in report.consumers:
         cap = report.count_cap

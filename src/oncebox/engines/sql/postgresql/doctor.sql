@@ -32,12 +32,13 @@ ORDER BY 1
 
 -- name: doctor_snapshots
 -- Whoever keeps the server from cleaning up: what was deleted since is still read by every scan.
+-- Not the server's own processes: what vacuums holds nothing up.
 SELECT * FROM (
     SELECT 'process ' || pid AS who, coalesce(usename, '')::text AS role, coalesce(state, '') AS state,
            extract(epoch FROM statement_timestamp() - xact_start)::float8 AS seconds
     FROM pg_stat_activity
     WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
-      AND datname = current_database()
+      AND datname = current_database() AND backend_type = 'client backend'
     UNION ALL
     SELECT 'prepared transaction ' || gid, owner::text, 'prepared',
            extract(epoch FROM statement_timestamp() - prepared)::float8
