@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from oncebox import Status
 from tests.core.fixtures import inline, on
 from tests.core.kit import Call, Shop
 from tests.operate.replays import again, events, handled, projection, resets
 from tests.servers import Postgres
+from tests.waiting import eventually_async
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,4 +76,32 @@ async def test_a_handler_that_is_at_work_when_a_rebuild_begins_is_not_replayed(s
     gate.open()
     await late
     assert run.handled == 1
+    assert shop.effects() == {"evt-0": 1, "evt-1": 1}
+
+
+@inline
+@on("psycopg", "asyncpg")
+async def test_a_handler_that_holds_what_the_reset_wants_and_the_rebuild_both_come_through(
+    shop: Shop,
+) -> None:
+    page, gate = shop.consumer("page", keep_payload="always", replay="rebuild"), shop.gate()
+
+    @shop.handler(page)
+    async def project(call: Call) -> None:
+        await call.db.effect(call.message.id)
+        await call.db.run("UPDATE shop_effect SET note = 'touched' WHERE key = ?", "evt-0")
+        if call.message.id == "evt-1" and not call.message.replay:
+            await gate.wait()
+
+    resets(shop, page)
+    await shop.deliver(page, events(1)[0])
+    late = asyncio.ensure_future(shop.deliver(page, events(2)[1]))
+    await gate.reached_by_somebody()
+    rebuild = asyncio.ensure_future(again(shop, page))
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    await eventually_async(lambda: shop.rows(waiting), 20)
+    gate.open()
+    run = await rebuild
+    assert (await late).status is Status.PROCESSED
+    assert run.handled in (1, 2), "whoever of the two was the deadlock's victim has run again"
     assert shop.effects() == {"evt-0": 1, "evt-1": 1}
