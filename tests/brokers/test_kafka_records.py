@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from oncebox.brokers.contract import Delivery, Sink, Source
+from oncebox.brokers.contract import Burying, Delaying, Delivery, Sink, Source
 from oncebox.brokers.kafka import Kafka
 from oncebox.brokers.kafka.logs import Log, translated
 from oncebox.brokers.kafka.records import delivery, destination, key_text, outgoing
@@ -165,6 +165,9 @@ def test_making_them_opens_nothing_and_they_fit_the_contract() -> None:
         60,
     )
     assert "s3cret" not in repr(kafka)
+    delaying: Delaying = kafka.topics("orders", group="billing")
+    burying: Burying = kafka.topics("orders", group="billing", dead_letter="orders-dead")
+    assert (delaying.delays, callable(burying.bury)) == (False, True)
 
 
 def test_chatter_is_quiet_and_the_rest_is_heard(caplog: pytest.LogCaptureFixture) -> None:

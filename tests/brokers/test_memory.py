@@ -7,6 +7,7 @@ import pytest
 
 from oncebox.brokers.contract import Delivery, Sink, Source
 from oncebox.brokers.memory import Memory
+from oncebox.brokers.remote import RemoteMemory
 from oncebox.clock import FakeClock
 from oncebox.errors import ConfigError, MessageError, QueueFull, TooLarge
 from oncebox.identity import Identity, field
@@ -229,6 +230,25 @@ async def test_topic_copies_to_the_queues_that_are_bound_for_the_type() -> None:
     assert ids(await received(everything)) == ["a", "b"]
     assert ids(await received(receipts)) == ["b"]
     assert await memory.topic("nobody").publish([Message(id="c")]) == [None]
+
+
+async def test_publication_with_a_topic_of_its_own_goes_there_and_a_forwarded_message_does_not() -> None:
+    memory = Memory()
+    for queue in ("here", "there"):
+        memory.queue(queue)
+    memory.bind("events", "here")
+    memory.bind("audit", "there")
+    async with memory.serve() as address, RemoteMemory(address) as remote:
+        sinks: list[Sink] = [memory.topic("events"), remote.topic("events")]
+        for number, topic in enumerate(sinks):
+            published = [
+                Message(id=f"a{number}"),
+                Message(id=f"b{number}", provenance={"topic": "audit"}),
+                Message(id=f"c{number}", provenance={"topic": "audit", "partition": 0, "offset": 7}),
+            ]
+            assert await topic.publish(published) == [None] * 3
+            await topic.close()
+    assert {name: figures.ready for name, figures in memory.stats().items()} == {"here": 4, "there": 2}
 
 
 async def test_topic_confirms_each_message_by_itself() -> None:

@@ -594,6 +594,14 @@ async def test_message_that_is_refused_is_its_own_error_and_no_others(
     assert kinds[6:] == [MessageError, MessageError, type(None), MessageError]
 
 
+async def test_topic_of_a_publication_is_its_routing_key(rabbit: RabbitMQ, name: str) -> None:
+    async with opened(rabbit.queue(name, create=True)) as source:
+        sink = rabbit.exchange("", routing_key="another")
+        assert await sink.publish([Message(id="a", provenance={"topic": name})]) == [None]
+        await sink.close()
+        assert ids(await received(source)) == ["a"]
+
+
 async def test_long_id_arrives_whole(rabbit: RabbitMQ, name: str) -> None:
     async with opened(rabbit.queue(name, create=True)) as source:
         sink = rabbit.exchange("", routing_key=name)

@@ -9,7 +9,7 @@ import pytest
 
 from oncebox.brokers.contract import Delivery, Sink, Source
 from oncebox.brokers.sqs import Sqs, by_message_id
-from oncebox.errors import BrokerUnavailable, TooLarge
+from oncebox.errors import BrokerUnavailable, MessageError, TooLarge
 from oncebox.identity import Identity
 from oncebox.message import Message
 from tests.brokers.sqs_bench import FifoBench, SqsBench, client, moto, new_name, session
@@ -138,6 +138,15 @@ async def test_failed_entries_of_a_batch_are_told_one_by_one() -> None:
         sent = {message.id for message, answer in zip(messages, answers, strict=True) if answer is None}
         assert len(sent) == 22
         assert set(ids(await all_of(source, 22))) == sent
+
+
+async def test_publication_with_a_topic_of_its_own_is_refused() -> None:
+    async with SqsBench() as bench:
+        elsewhere = Message(id="b", provenance={"topic": "audit"})
+        answers = await bench.sink.publish([Message(id="a"), elsewhere])
+        assert answers[0] is None
+        assert isinstance(answers[1], MessageError)
+        assert "topic='audit', but this sink sends to queue" in str(answers[1])
 
 
 async def test_message_that_sqs_refuses_does_not_take_its_neighbours_with_it() -> None:

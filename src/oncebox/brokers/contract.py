@@ -19,6 +19,8 @@ from oncebox.message import Headers, Message
 __all__ = [
     "BrokerError",
     "BrokerUnavailable",
+    "Burying",
+    "Delaying",
     "Delivery",
     "Sink",
     "Source",
@@ -135,6 +137,23 @@ class Source(Protocol):
 
         Does nothing where the broker has no such limit.
         """
+        ...
+
+
+class Delaying(Protocol):
+    """What a `Source` may say about itself besides: `delays`. Without it, True is understood."""
+
+    delays: bool
+    """Whether the broker can put one message off while others go on. Where it can't, a `nack` would hold
+    up what is behind: what fails in an inline consumer goes to its queue in the database, and is acked."""
+
+
+class Burying(Protocol):
+    """What a `Source` may have besides: a place for dead messages. Without it, they are acked."""
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """This one is dead, and kept as such in the database: as `ack`, once a copy is where the broker
+        keeps dead messages, with its id and headers. What could not be copied is delivered again."""
         ...
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from oncebox.brokers.contract import Delivery
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.hub import Hub
 from oncebox.brokers.serve import serve
 from oncebox.brokers.stored import QueueStats, carried_identity, to_store
@@ -206,7 +207,8 @@ class MemorySource:
 
 
 class MemoryTopic:
-    """A sink: every message goes to every queue that is bound to the topic for its type.
+    """A sink: every message goes to every queue that is bound to the topic for its type; a message with a
+    topic of its own, to the queues of that one.
 
     What no queue is bound for is taken and gone, as with any broker's fan-out.
     """
@@ -230,7 +232,7 @@ class MemoryTopic:
             except MessageError as error:
                 confirmations.append(error)
             else:
-                confirmations += self._hub.route(self.name, [stored])
+                confirmations += self._hub.route(topic_of(message) or self.name, [stored])
         return confirmations
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from oncebox.brokers.contract import Delivery
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.frames import (
     BATCH_BYTES_MAX,
     Ask,
@@ -192,26 +193,29 @@ class RemoteTopic:
         confirmations: list[BaseException | None] = []
         batch: list[Stored] = []
         size = 0
+        topic = self.name
         for message in messages:
+            wanted = topic_of(message) or self.name
             try:
                 stored = to_store(message)
             except MessageError as error:
-                confirmations += [*await self._route(batch), error]
+                confirmations += [*await self._route(topic, batch), error]
                 batch, size = [], 0
                 continue
-            if batch and size + stored.size > BATCH_BYTES_MAX:
-                confirmations += await self._route(batch)
+            if batch and (size + stored.size > BATCH_BYTES_MAX or wanted != topic):
+                confirmations += await self._route(topic, batch)
                 batch, size = [], 0
+            topic = wanted
             batch.append(stored)
             size += stored.size
-        return confirmations + await self._route(batch)
+        return confirmations + await self._route(topic, batch)
 
-    async def _route(self, batch: list[Stored]) -> list[BaseException | None]:
+    async def _route(self, topic: str, batch: list[Stored]) -> list[BaseException | None]:
         if not batch:
             return []
         try:
             link = await self._line.link()
-            done = await link.call(lambda number: Route(number, self.name, batch), Done)
+            done = await link.call(lambda number: Route(number, topic, batch), Done)
         except OnceboxError as error:
             return [error] * len(batch)
         return [None if failed is None else raised(failed) for failed in done.failures]

@@ -10,6 +10,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 from confluent_kafka import Message as Record
 
 from oncebox.brokers.contract import Delivery
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.kafka.producing import Written, WrittenHeaders
 from oncebox.message import ID_BYTES_MAX, Headers, Message
 
@@ -145,7 +146,5 @@ def outgoing(message: Message) -> WrittenHeaders:
 
 
 def destination(message: Message, default: str) -> str:
-    """The topic a publication names, else the sink's. Where a *received* message came from is no
-    destination: it would go round in circles."""
-    where = message.provenance
-    return str(where["topic"]) if "topic" in where and "offset" not in where else default
+    """The topic a publication names, else the sink's."""
+    return topic_of(message) or default

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from nats.js.errors import NotFoundError
 
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.nats.confirms import Letter, confirm
 from oncebox.brokers.nats.connection import Connection
 from oncebox.brokers.nats.headers import outgoing
@@ -86,8 +87,8 @@ class NatsSubject:
 
     def _subject(self, message: Message) -> str:
         """Where this message goes: its own topic, else the subject with the message's words in it."""
-        if topic := message.provenance.get("topic"):
-            return _UNFIT.sub("_", str(topic))
+        if topic := topic_of(message):
+            return _UNFIT.sub("_", topic)
         words = {"type": message.type, "key": message.key or "", "source": message.source}
         return _WORD.sub(lambda found: _UNFIT.sub("_", words[found[1]]) or "_", self.name)
 

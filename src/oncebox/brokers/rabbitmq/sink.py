@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.rabbitmq.connection import LOST, Link, answered
 from oncebox.brokers.rabbitmq.publisher import Letter, Publisher
 from oncebox.brokers.rabbitmq.wire import SHORT_BYTES_MAX, to_amqp
@@ -85,7 +86,7 @@ class RabbitSink:
         return replies
 
     def _letter(self, message: Message) -> Letter:
-        chosen = self._routing_key
+        chosen = topic_of(message) or self._routing_key
         if callable(chosen):
             chosen = chosen(message)
         key = message.type if chosen is None else chosen

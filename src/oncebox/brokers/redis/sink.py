@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from redis import exceptions
 from redis.asyncio import Redis as Client
 
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.redis.connection import TRANSFER_SECONDS, Server
 from oncebox.brokers.redis.entries import fields_of
 from oncebox.brokers.redis.topology import check_server, find_stream
@@ -53,7 +54,7 @@ class RedisTopic:
         if not messages:
             return []
         pipeline = self._client.pipeline(transaction=False)
-        streams = [str(message.provenance.get("topic") or self.name) for message in messages]
+        streams = [topic_of(message) or self.name for message in messages]
         for stream, message in zip(streams, messages, strict=True):
             words = () if self._create else ("NOMKSTREAM",)
             pipeline.execute_command("XADD", stream, *words, "*", *fields_of(message))

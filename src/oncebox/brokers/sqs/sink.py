@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from oncebox.brokers.destination import topic_of
 from oncebox.brokers.sqs import wire
 from oncebox.brokers.sqs.client import Line
 from oncebox.errors import BrokerError, BrokerUnavailable, MessageError
@@ -60,6 +61,11 @@ class SqsSink:
         left: list[_Entry] = []
         for number, message in enumerate(messages):
             try:
+                if topic := topic_of(message):
+                    raise MessageError(
+                        f"message {message.id}: topic={topic!r}, but this sink sends to queue {self.name!r} alone; "
+                        "leave the topic out, or route types to sinks"
+                    )
                 left.append(
                     _Entry(number, *wire.entry(message, fifo=self._line.fifo, bytes_max=facts.bytes_max))
                 )
