@@ -11,9 +11,9 @@ comes again or late has no second effect, and different cases run beside each ot
 
 The search page is a projection: `project` writes only what is newer than what is there. `rebuild` makes it anew
 by a replay of the messages that are kept, after a reset that empties it in the transaction in which the replay
-begins; `oncebox replay examples.cases:app search --reason …` does the same. Notices are a consumer of their own with
-a ledger of its own, and each is sent on to a mailer in the same transaction. A rebuild of the page is not among
-its messages, and mails nobody; and if the notices themselves are replayed, what they send is left out.
+begins; `oncebox replay examples.cases:app search --reset --reason …` does the same. Notices are a consumer of
+their own with a ledger of its own, and each is sent on to a mailer in the same transaction. A rebuild of the page
+is not among its messages, and mails nobody; and if the notices themselves are replayed, what they send is left out.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def empty(conn: Connection) -> None:
 def rebuild() -> int:
     """The page anew, from every message that is kept; how many there were."""
     try:
-        return replay(search, reason="make the page anew", by="examples/cases.py").handled
+        return replay(search, reason="make the page anew", by="examples/cases.py", reset=True).handled
     finally:
         app.close()
 

@@ -1,6 +1,6 @@
 """Replay from code: what `oncebox replay` does, for a program or a test.
 
-    run = replay(page, reason="the page has a new column")
+    run = replay(page, reason="the page has a new column", reset=True)
     seen = shadow(page)
 
 Both are for consumers of plain `def` handlers; `replay_async` and `shadow_async` for `async def`.
@@ -39,21 +39,28 @@ def order(
     reason: str,
     by: str = "",
     chosen: Chosen | None = None,
-    reset: bool = True,
+    reset: bool | None = None,
     **words: Any,
 ) -> Order:
-    """What is asked for: `words` are those of `Order`. UsageError without a reason."""
+    """What is asked for: `words` are those of `Order`. UsageError without a reason, and for a rebuild of a consumer
+    that has a reset unless it is said whether that is to run."""
     if not reason.strip():
         raise UsageError("say why: a replay is on record with who and why")
     chosen = chosen or Chosen()
-    handler = consumer.resetting if reset and consumer.policy.replay == "rebuild" else None
+    handler = consumer.resetting if consumer.policy.replay == "rebuild" else None
+    if handler is not None and reset is None:
+        raise UsageError(
+            f"consumer {consumer.name!r} has a reset, which empties its tables: what is kept comes again, and what was "
+            "deleted by retention, or handled before payloads were kept, does not. Say --reset or --no-reset (in code: "
+            "reset=True or False); --shadow tells how many come"
+        )
     if handler is not None and consumer.registry.all() and handler.is_async != consumer.registry.is_async:
         raise HandlerError(
             f"consumer {consumer.name!r}: its reset and its handlers are not of one kind (def, async def)"
         )
     act = Act(verb=VERB, who=by, reason=reason.strip(), filter=chosen.words())
     words = {"batch": consumer.policy.batch, **words}
-    return Order(act=act, chosen=chosen, reset=handler, **words)
+    return Order(act=act, chosen=chosen, reset=handler if reset else None, **words)
 
 
 def replay(consumer: Consumer, *, reason: str, by: str = "", **words: Any) -> Run:

@@ -55,7 +55,7 @@ def child(url: str, number: int, of_file: bool) -> bool:
     if pid == 0:
         app, page = shop(url)
         words: dict[str, Any] = {"origin": "file", "given": placed(page, iter(messages()))} if of_file else {}
-        asked = order(page, reason="again", **words)
+        asked = order(page, reason="again", reset=True, **words)
         work, seen = page.work(app.worker, 0), 0
         with app.sync_state.sessions(page.policy).lend() as session:
             hands = Performer(work, session, app.sync_state.side, is_async=False)

@@ -319,14 +319,16 @@ async def test_from_code(shop: Shop) -> None:
     await handled(shop, page, events(2))
     if shop.kind.is_async:
         seen = await shadow_async(page, chosen=Chosen(type="paid"))
-        run = await replay_async(page, reason="new column", by="ann")
+        run = await replay_async(page, reason="new column", by="ann", reset=True)
     else:
         seen = await shop.in_thread(lambda: shadow(page, chosen=Chosen(type="paid")))
-        run = await shop.in_thread(lambda: replay_now(page, reason="new column", by="ann"))
+        run = await shop.in_thread(lambda: replay_now(page, reason="new column", by="ann", reset=True))
     assert (seen.messages, seen.tables["public.shop_effect"].inserted, run.handled) == (2, 2, 2)
     assert shop.effects() == {"evt-0": 1, "evt-1": 1}
     with pytest.raises(UsageError, match="say why"):
-        await replay_async(page, reason=" ")
+        await replay_async(page, reason=" ", reset=True)
+    with pytest.raises(UsageError, match="Say --reset or --no-reset"):
+        await replay_async(page, reason="not said whether it is emptied")
 
 
 @inline

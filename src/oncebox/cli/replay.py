@@ -119,9 +119,15 @@ def replay_command(
             rich_help_panel=_HOW,
         ),
     ] = False,
-    no_reset: Annotated[
-        bool, typer.Option("--no-reset", help="Do not empty what is rebuilt.", rich_help_panel=_HOW)
-    ] = False,
+    reset: Annotated[
+        bool | None,
+        typer.Option(
+            "--reset/--no-reset",
+            help="Whether the consumer's reset empties its tables first; to be said where it has one.",
+            rich_help_panel=_HOW,
+            show_default=False,
+        ),
+    ] = None,
     restart: Annotated[
         bool,
         typer.Option("--restart", help="Give up the run that is open, and begin anew.", rich_help_panel=_HOW),
@@ -145,7 +151,7 @@ def replay_command(
     [bold]Examples[/]
 
       oncebox replay shop:app page --shadow
-      oncebox replay shop:app page --reason "new column"
+      oncebox replay shop:app page --reset --reason "new column"
       oncebox replay shop:app page --since 2d --type order.paid --reason "a day was lost" --json
       oncebox replay shop:app page --file old.ndjson.gz --id-field id --reason "from the export"
     """
@@ -163,7 +169,7 @@ def replay_command(
     target.must_exist()
     with target.named(), _read(chosen, file, id_field, type_field, doing) as given:
         asked = order(
-            chosen, reason=reason or "shadow", by=who(by), chosen=words, reset=not no_reset and not is_shadow,
+            chosen, reason=reason or "shadow", by=who(by), chosen=words, reset=False if is_shadow else reset,
             origin=_origin(file, archive), given=given, ago=ago(since=since, until=until),
             archived=_archived(chosen, archive, words),
             skip_failures=skip_failures, restart=restart, stopped=stopped, **({"batch": batch} if batch else {}),

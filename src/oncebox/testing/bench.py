@@ -168,7 +168,7 @@ class Life:
         self.bench.touch()
         consumer = self.bench.consumer
         words: dict[str, Any] = {"given": placed(consumer, iter(messages)), "stopped": True}
-        asked = order(consumer, reason="a proof", by="the kit", origin="proof", **words)
+        asked = order(consumer, reason="a proof", by="the kit", origin="proof", reset=True, **words)
         try:
             self._stage(consumer, lambda work: replay(work, asked), _ignore, self.steps)
             for _ in range(ROUNDS_MAX):
