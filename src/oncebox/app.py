@@ -31,7 +31,7 @@ from oncebox.runtime.relay import routes
 from oncebox.runtime.running import PARTS, Running, connection_settings
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
-from oncebox.runtime.sweeper import check_window
+from oncebox.runtime.sweeper import check_archive, check_window
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.stores import Store
 
@@ -225,6 +225,7 @@ class App:
                 )
             self._check_order(consumer)
             check_window(consumer)
+            check_archive(consumer)
 
     def _check_order(self, consumer: Consumer) -> None:
         """A lock excludes, it does not order: inline, only a source that pins keys can keep their order."""

@@ -27,6 +27,7 @@ from oncebox.runtime.mailbox import ThreadMailbox
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.registry import Registry
 from oncebox.runtime.signatures import is_coroutine_function, name_of
+from oncebox.runtime.sweeper import window_seconds
 from oncebox.runtime.taking import line_of, take_all
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class Consumer:
             outlets=self.app.outlets(self.name),
             lapse_seconds=self.app.lapse_seconds,
             spills=self.policy.mode == "inline" and not getattr(self.source, "delays", True),
+            window_seconds=window_seconds(self.policy, self.source),
         )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,6 +21,7 @@ OrderBy = Literal["key", "sequence"]
 OnDead = Literal["block", "skip"]
 KeepPayload = Literal["until_done", "always", "never"]
 Replay = Literal["rebuild", "suppress_effects", "forbid"]
+OutsideWindow = Literal["by_id", "by_time", "run"]
 OnGap = Literal["park", "skip", "proceed"]
 
 
@@ -98,6 +100,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     """Count duplicates and conflicts, and suppress none of them: the handler runs. For adoption."""
     retention_seconds: float | None = None
+    outside_window: OutsideWindow = "by_id"
+    """Messages that were made before the window, when the ledger may have forgotten them: dead, where their id says
+    when that was (`by_id`), or their event's time too (`by_time`); or run all the same."""
+    archive: str | None = None
+    """Where rows go before retention deletes them: a folder, or a URL such as `s3://bucket/prefix`."""
     order_by: OrderBy | None = None
     """One message of a key at a time, in arrival order (`key`) or by the version it carries (`sequence`)."""
     key: str | Callable[..., Any] | None = None
@@ -122,6 +129,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             ("keep_payload", KeepPayload),
             ("replay", Replay),
             ("order_by", OrderBy),
+            ("outside_window", OutsideWindow),
             ("on_dead", OnDead),
             ("on_gap", OnGap),
         ):
@@ -167,6 +175,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 'claim_check_bytes keeps payloads in a store, and keep_payload="never" keeps none'
             )
+        if self.archive is not None:
+            place: Any = os.fspath(self.archive) if isinstance(self.archive, os.PathLike) else self.archive
+            if not isinstance(place, str) or not place.strip():
+                raise ConfigError(f"archive={place!r}: it is a folder, or a URL such as s3://bucket/prefix")
+            msgspec.structs.force_setattr(self, "archive", place)
         self._check_observing()
         self._check_order()
 

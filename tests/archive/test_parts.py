@@ -161,6 +161,7 @@ def test_what_can_not_be_an_archive_is_refused(url: Any, said: str) -> None:
     assert "secret@" not in str(refused.value)
 
 
+@pytest.mark.xdist_group("s3")
 def test_a_bucket_that_is_not_there_is_an_archive_error(bucket: str) -> None:
     missing = open_place("s3://no-such-bucket/x")
     with pytest.raises(ArchiveError) as refused:

@@ -115,7 +115,8 @@ ELSEWHERE = {
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep
-    "sweep_find",
+    "sweep_find", "sweep_look", "archive_sizes", "archive_extras", "forget", "forgotten",
+    "archive_known", "archive_restore", "archive_restore_results", "archive_restore_kept",  # by people
     "replay_quiet", "replay_bound", "replay_begin", "replay_open", "replay_hold", "replay_move", "replay_end",
     "replay_page", "replay_known", "replay_changes", "replay_watch", "replay_counts",
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from tests.archive.buckets import bucket, s3
 from tests.core.fixtures import mode, pytest_pyfunc_call, shop, shop_database, shop_url
 from tests.core.kit import Shop
 
-__all__ = ["mode", "pytest_pyfunc_call", "shop", "shop_database", "shop_url"]
+__all__ = ["bucket", "mode", "pytest_pyfunc_call", "s3", "shop", "shop_database", "shop_url"]
 
 
 @pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])

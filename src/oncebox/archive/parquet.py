@@ -32,7 +32,7 @@ def decode(data: bytes, name: str) -> list[Archived]:
     """The rows of a file; ArchiveError where it is no Parquet, or not ours."""
     pa, pq = _pyarrow()
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         written = (table.schema.metadata or {}).get(b"oncebox.format", b"").decode()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ArchiveError(f"archive: {name} is damaged: it can't be read as Parquet") from error

@@ -124,7 +124,8 @@ class Objects:
             raise ConfigError(f"archive={url!r} needs obstore: pip install 'oncebox[archive]'") from error
         self.url = url
         self._obstore = obstore
-        self._error = BaseError
+        # What is not there and what is not allowed it raises as Python's own.
+        self._errors = (BaseError, OSError)
         options: dict[str, Any] = {
             "client_options": {"timeout": TIMEOUT, "connect_timeout": "10s"},
             "retry_config": {"max_retries": RETRIES},
@@ -134,7 +135,7 @@ class Objects:
         make: Any = from_url
         try:
             self._store = make(url, **options)
-        except (BaseError, ValueError) as error:
+        except (*self._errors, ValueError) as error:
             raise ConfigError(f"archive={url!r}: {_first_line(error)}") from error
 
     def __repr__(self) -> str:
@@ -143,7 +144,7 @@ class Objects:
     def put(self, name: str, data: bytes) -> None:
         try:
             self._obstore.put(self._store, name, data)
-        except self._error as error:
+        except self._errors as error:
             raise ArchiveError(
                 f"archive: {name} can't be written to {self.url}: {_first_line(error)}"
             ) from error
@@ -151,7 +152,7 @@ class Objects:
     def get(self, name: str) -> bytes:
         try:
             return bytes(self._obstore.get(self._store, name).bytes())
-        except (self._error, FileNotFoundError) as error:
+        except self._errors as error:
             raise ArchiveError(
                 f"archive: {name} can't be read from {self.url}: {_first_line(error)}"
             ) from error
@@ -161,7 +162,7 @@ class Objects:
             for chunk in self._obstore.list(self._store, prefix.rstrip("/") or None):
                 for each in chunk:
                     yield each["path"], each["size"]
-        except self._error as error:
+        except self._errors as error:
             raise ArchiveError(f"archive: {self.url} can't be listed: {_first_line(error)}") from error
 
 

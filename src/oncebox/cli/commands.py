@@ -11,6 +11,8 @@ import typer
 
 from oncebox import __version__
 from oncebox.cli import failure
+from oncebox.cli.archive import list_command as archive_list
+from oncebox.cli.archive import restore_command as archive_restore
 from oncebox.cli.audit import audit_command
 from oncebox.cli.dead import discard_command as dead_discard
 from oncebox.cli.dead import edit_command as dead_edit
@@ -50,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+archive_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="What retention has forgotten.")
 dead_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that are given up.")
 effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Calls whose end is not known.")
 keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Ordered keys that stand still.")
@@ -115,6 +118,8 @@ app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_comman
 app.command("audit", help=teach(audit_command), rich_help_panel=_LOOK)(audit_command)
 app.command("doctor", help=teach(doctor_command), rich_help_panel=_LOOK)(doctor_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
+archive_app.command("list", help=teach(archive_list))(archive_list)
+archive_app.command("restore", help=teach(archive_restore))(archive_restore)
 dead_app.command("list", help=teach(dead_list))(dead_list)
 dead_app.command("redrive", help=teach(dead_redrive))(dead_redrive)
 dead_app.command("discard", help=teach(dead_discard))(dead_discard)
@@ -139,6 +144,11 @@ def schema() -> None:
     """The tables as SQL text, for migrations that are run by others."""
 
 
+@archive_app.callback()
+def archive() -> None:
+    """What retention has forgotten, where it was archived: list it, and have it known again."""
+
+
 @dead_app.callback()
 def dead() -> None:
     """Messages that are not tried again by themselves: list them, run them again, let them go."""
@@ -159,6 +169,7 @@ def outbox() -> None:
     """Outgoing messages that were given up: list them, try again, or let go."""
 
 
+app.add_typer(archive_app, name="archive", rich_help_panel=_DECIDE)
 app.add_typer(dead_app, name="dead", rich_help_panel=_DECIDE)
 app.add_typer(keys_app, name="keys", rich_help_panel=_DECIDE)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_DECIDE)

@@ -9,17 +9,19 @@ import msgspec
 import typer
 from rich.table import Table
 
+from oncebox.archive.places import check_url
+from oncebox.cli.failure import FAILED
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
 from oncebox.cli.text import age, count, seconds_of
-from oncebox.errors import UsageError
+from oncebox.errors import ArchiveError, UsageError
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.schema import verify_schema_async
 from oncebox.runtime.sweeper import Sweeper, windows_of
 
 
-class Purged(msgspec.Struct, frozen=True, kw_only=True):
+class Purged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a purge came to."""
 
     applied: bool
@@ -29,6 +31,10 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, by consumer."""
     complete: bool
     """Whether the whole ledger was walked: False when another process is at it."""
+    archived: dict[str, int] = {}
+    """Rows by consumer that were written to its archive."""
+    failed: dict[str, str] = {}
+    """Why an archive took nothing more, by consumer: what it did not take is not deleted."""
 
 
 def purge_command(
@@ -38,6 +44,14 @@ def purge_command(
         str | None,
         typer.Option("--retention", metavar="TIME", help="With --consumer: this window instead of its own."),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="FOLDER|URL",
+            help="With --consumer: its archive, where no app is named that knows it.",
+        ),
+    ] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
     schema: SchemaOption = None,
@@ -46,7 +60,8 @@ def purge_command(
 ) -> None:
     """Delete what is past its consumer's window from the ledger. oncebox run does this by itself.
 
-    Windows are the app's (--app), or the one that is named. What waits, is dead, unfinished or unknown stays.
+    Windows and archives are the app's (--app), or those that are named. What has an archive is written there first.
+    What waits, is dead, unfinished or unknown stays.
 
     [bold]Examples[/]
 
@@ -56,11 +71,16 @@ def purge_command(
     target = find_target(database, app, schema)
     target.must_exist()
     with target.named():
-        done = asyncio.run(_purge(target, _windows(target, consumer, retention), dry_run))
+        windows = _windows(target, consumer, retention)
+        done = asyncio.run(_purge(target, windows, _archives(target, consumer, archive), dry_run))
     if as_json:
         print_json(done)
+        if done.failed:
+            raise typer.Exit(FAILED)
         return
     console().print(_table(done))
+    if done.failed:
+        raise ArchiveError(f"{'; '.join(done.failed.values())}; what it did not take is not deleted")
     if not done.complete:
         console().print(plain("Another process walks the ledger right now; try again later.", "bold"))
     elif dry_run:
@@ -91,17 +111,41 @@ def _windows(target: Target, consumer: str | None, retention: str | None) -> dic
     return windows
 
 
-async def _purge(target: Target, windows: dict[str, float], dry_run: bool) -> Purged:
+def _archives(target: Target, consumer: str | None, archive: str | None) -> dict[str, str]:
+    own = target.app.consumers.values() if target.app is not None else ()
+    archives = {each.name: each.policy.archive for each in own if each.policy.archive is not None}
+    if archive is not None:
+        if consumer is None:
+            raise UsageError("--archive goes with --consumer: archives are a consumer's own")
+        if archives.get(consumer, archive) != archive:
+            raise UsageError(
+                f"--archive {archive} is not the archive of consumer {consumer!r}: {archives[consumer]}"
+            )
+        archives[consumer] = check_url(archive)
+    return archives
+
+
+async def _purge(
+    target: Target, windows: dict[str, float], archives: dict[str, str], dry_run: bool
+) -> Purged:
     await verify_schema_async(target.database)
     sweeper = Sweeper(target.database, (), f"purge:{new_worker_id()}")
     sweeper.windows = windows
+    sweeper.archives = {name: url for name, url in archives.items() if name in windows}
     if dry_run:
         counts = dict(await sweeper.count()) if windows else {}
         return Purged(applied=False, counts=counts, windows=windows, complete=True)
     complete = True
     if windows:
         complete = await sweeper.cycle(rest_seconds=0.0, most_seconds=float("inf"))
-    return Purged(applied=True, counts=dict(sweeper.counts), windows=windows, complete=complete)
+    return Purged(
+        applied=True,
+        counts=dict(sweeper.counts),
+        windows=windows,
+        complete=complete,
+        archived=dict(sweeper.archived),
+        failed={name: str(error) for name, error in sweeper.failed.items()},
+    )
 
 
 def _table(done: Purged) -> Table:

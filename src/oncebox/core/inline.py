@@ -42,6 +42,7 @@ from oncebox.core.steps import (
     Side,
 )
 from oncebox.core.storing import rows_to_store
+from oncebox.core.window import is_old, look_back
 from oncebox.core.work import Item, Work
 
 GROUP_MAX = 100
@@ -106,6 +107,8 @@ def deliver(
                 if (yield from already_known(work, item, token)):
                     return None, following
                 continue  # its row went away between the two statements: ask again, never "new"
+            if fresh and work.window_seconds is not None and is_old(work, item):
+                yield from look_back(work, item)
             if item.refusal is not None:
                 yield from refuse(work, item, token)
                 return None, following

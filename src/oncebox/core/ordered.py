@@ -24,6 +24,7 @@ from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lo
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
+from oncebox.core.window import is_old, look_back
 from oncebox.core.work import Item, Work
 
 
@@ -32,6 +33,9 @@ def deliver_in_order(work: Work, item: Item) -> Op[None]:
     if item.unrecorded is not None:
         yield from fail(work, item, item.unrecorded)
     else:
+        # Before its lane is looked at: it may be put in line there, and what is in line is run.
+        if work.window_seconds is not None and is_old(work, item):
+            yield from look_back(work, item)
         yield from _deliver(work, item)
     if item.doubtful:
         yield from vouch(work, [item])

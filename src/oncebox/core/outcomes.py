@@ -72,6 +72,7 @@ class Reason(StrEnum):
     NO_PLACE = "no place"
     TOO_LARGE = "too large"
     UNKNOWN_EFFECT = "unknown effect"
+    OUTSIDE_WINDOW = "outside window"
 
 
 class Outcome(msgspec.Struct, frozen=True):

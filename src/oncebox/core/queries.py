@@ -158,6 +158,15 @@ class Queries:
     sweep_keys: Query
     sweep_keys_drop: Query
     sweep_tally: Query
+    sweep_look: Query
+    archive_sizes: Query
+    archive_extras: Query
+    archive_known: Query
+    archive_restore: Query
+    archive_restore_results: Query
+    archive_restore_kept: Query
+    forget: Query
+    forgotten: Query
     low_note: Query
     low_drop: Query
     exhume: Query

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
+    from oncebox.core.archived import Archived
     from oncebox.core.queries import Query
     from oncebox.core.relay import Outgoing
     from oncebox.core.work import Item
@@ -113,6 +114,12 @@ class Publish(Step, frozen=True, gc=False):
     """Hand messages to their brokers and wait for the confirmations. Reply: None or an error for each."""
 
     outgoing: tuple[Outgoing, ...]
+
+
+class Archive(Step, frozen=True, gc=False):
+    """Write rows of one consumer and day to its archive, and read them back. Raises ArchiveError otherwise."""
+
+    rows: tuple[Archived, ...]
 
 
 class Keep(Step, frozen=True, gc=False):

@@ -44,6 +44,7 @@ from oncebox.core.steps import (
     Side,
 )
 from oncebox.core.storing import rows_to_store
+from oncebox.core.window import is_old, look_back
 from oncebox.core.work import Item, Work
 from oncebox.message import Message
 
@@ -53,6 +54,10 @@ CONTESTED_SECONDS = 1.0
 
 def receive(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     """Store deliveries: ledger row and queue row together, then settle. Returns those to try again."""
+    if work.window_seconds is not None:
+        for item in items:
+            if is_old(work, item):
+                yield from look_back(work, item)
     now, later = distinct(items)
     refused = [item for item in later if item.refusal is not None]
     for item in refused:

@@ -7,16 +7,20 @@ killed anywhere and goes on where it was. What waits, is dead, unfinished or unk
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from oncebox.core.queries import Queries
+from oncebox import errors
+from oncebox.core.archiving import Key, archive_rows, key_of, microseconds
+from oncebox.core.queries import Queries, Query
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Op, Rollback
 from oncebox.core.work import new_token
 
 LEASE_SECONDS = 60.0
+ARCHIVE_LEASE_SECONDS = 600.0
+"""An archive may be slow; whoever loses the lease meanwhile deletes nothing, and has written in vain."""
 MARK_SECONDS = 3600.0
 """How often the oldest waiting place is noted."""
 SLACK_SECONDS = 2 * MARK_SECONDS
@@ -49,17 +53,27 @@ class Walk(msgspec.Struct):
     """How far behind the clock it keeps, because the clock has jumped."""
     passed_seconds: float | None
     """How long ago the last walk ended; None: never."""
+    archives: frozenset[str] = frozenset()
+    """Consumers whose rows are written to an archive before they are deleted."""
+    failed: dict[str, errors.ArchiveError] = {}
+    """Whose archive has failed in this walk: nothing more of theirs is deleted by it."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """For how long a step may take before others may walk."""
+        return ARCHIVE_LEASE_SECONDS if self.archives else LEASE_SECONDS
 
 
-def begin_walk(queries: Queries, holder: str) -> Op[Walk | None]:
+def begin_walk(queries: Queries, holder: str, archives: Collection[str] = ()) -> Op[Walk | None]:
     """Lease the walk, or None when somebody else has it."""
-    params = {"holder": holder, "seconds": LEASE_SECONDS}
+    params = {"holder": holder, "seconds": ARCHIVE_LEASE_SECONDS if archives else LEASE_SECONDS}
     rows = yield Fetch(Call(queries.sweep_lease, params))
     if not rows:
         return None
     place, passed, run, end = rows[0]
     behind = max(0.0, float(run) - JUMP_SECONDS) if run is not None else 0.0
-    return Walk(int(place), int(end), behind, None if passed is None else float(passed))
+    passed = None if passed is None else float(passed)
+    return Walk(int(place), int(end), behind, passed, frozenset(archives))
 
 
 def look(queries: Queries) -> Op[Walk]:
@@ -69,15 +83,8 @@ def look(queries: Queries) -> Op[Walk]:
 
 
 def count_step(queries: Queries, windows: Mapping[str, float], walk: Walk, step: int) -> Op[Counter[str]]:
-    """How many the next `step` of a walk would delete."""
-    try:
-        yield Begin(new_token())
-        rows = yield from find(queries, windows, walk, step)
-    except BaseException as error:
-        if not isinstance(error, GeneratorExit):
-            yield Rollback()
-        raise
-    yield Rollback()
+    """How many the next `step` of a walk would delete. Locks nothing."""
+    rows = yield from _past(queries.sweep_look, windows, walk, step)
     return Counter(row.consumer for row in rows)
 
 
@@ -96,12 +103,16 @@ def note_marks(queries: Queries, windows: Mapping[str, float], walk: Walk) -> Op
 
 def find(queries: Queries, windows: Mapping[str, float], walk: Walk, step: int) -> Op[list[Row]]:
     """What is past its window in the next `step` of the walk; in a transaction, locked."""
+    return (yield from _past(queries.sweep_find, windows, walk, step))
+
+
+def _past(query: Query, windows: Mapping[str, float], walk: Walk, step: int) -> Op[list[Row]]:
     late = walk.behind_seconds + SLACK_SECONDS
     rows = [
         {"consumer": consumer, "seconds": seconds + late} for consumer, seconds in sorted(windows.items())
     ]
     params = {"windows": msgspec.json.encode(rows).decode(), "first": walk.place, "last": walk.place + step}
-    found = yield Fetch(Call(queries.sweep_find, params))
+    found = yield Fetch(Call(query, params))
     return [
         Row(consumer, source, id_, kind, bytes(mark), received, finished, state)
         for consumer, source, id_, kind, mark, received, finished, state in found
@@ -113,14 +124,20 @@ def sweep_step(
 ) -> Op[Counter[str] | None]:
     """Delete what is past its window in the next `step` of the walk, and move on, in one transaction.
 
-    Returns how many of each consumer, or None when the lease is another's by now: then nothing was done.
+    What has an archive is written there first, and deleted only if it is verified to be there, as it is now.
+    Returns how many of each consumer, or None when the lease is another's by now: then nothing was deleted.
     """
     token = new_token()
+    safe: dict[Key, Row] = {}
+    if archived := {name: windows[name] for name in windows.keys() & walk.archives - walk.failed.keys()}:
+        past = yield from _past(queries.sweep_look, archived, walk, step)
+        safe = yield from archive_rows(queries, past, walk.failed)
     try:
         yield Begin(token)
         rows = yield from find(queries, windows, walk, step)
+        rows = [row for row in rows if row.consumer not in walk.archives or safe.get(key_of(row)) == row]
         if rows:
-            yield Execute(drops(queries, rows))
+            yield Execute((*drops(queries, rows), _forget(queries, rows)))
         held = yield Execute((_move(queries, walk, holder, step),))
         if not held:
             yield Rollback()
@@ -148,9 +165,18 @@ def drops(queries: Queries, rows: Sequence[Row]) -> tuple[Call, ...]:
     return tuple(Call(query, {"rows": keys}) for query in names)
 
 
+def _forget(queries: Queries, rows: Sequence[Row]) -> Call:
+    """Up to when something of each consumer is forgotten now, by receipt."""
+    latest: dict[str, int] = {}
+    for row in rows:
+        latest[row.consumer] = max(latest.get(row.consumer, 0), microseconds(row.received))
+    marks = [{"consumer": consumer, "received": at} for consumer, at in sorted(latest.items())]
+    return Call(queries.forget, {"rows": marks})
+
+
 def _move(queries: Queries, walk: Walk, holder: str, step: int) -> Call:
     done = _is_last(walk, step)
-    params = {"holder": holder, "done": done, "behind": walk.behind_seconds}
+    params = {"holder": holder, "done": done, "behind": walk.behind_seconds, "seconds": walk.lease_seconds}
     return Call(queries.sweep_move, {**params, "place": 0 if done else walk.place + step})
 
 

@@ -124,6 +124,7 @@ class Work:
         outlets: Outlets | None = None,
         lapse_seconds: float = 10.0,
         spills: bool = False,
+        window_seconds: float | None = None,
         jitter: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = new_token,
@@ -160,6 +161,8 @@ class Work:
         self.spills = spills or (policy.mode == "inline" and policy.order_by is not None)
         """An inline message that is to be tried again goes to the queue, because the broker can't keep it
         back for a while, or must not hold up its lane."""
+        self.window_seconds = window_seconds if policy.outside_window != "run" else None
+        """What the ledger remembers; None where nobody is turned away for being older."""
         self.lazy = policy.durability == "group"
         self.marks_first = queries.pick is not None
         """SQLite has one writer: what is marked on another connection is marked before BEGIN."""

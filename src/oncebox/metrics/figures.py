@@ -39,6 +39,12 @@ METRICS: dict[str, Described] = {
     "oncebox_replay_suppressed_total": Described(
         "counter", "Publications, sends and calls to the outside that replays have left out."
     ),
+    "oncebox_archived_total": Described(
+        "counter", "Rows that were written to an archive and verified there."
+    ),
+    "oncebox_archive_failures_total": Described(
+        "counter", "Walks of retention in which an archive failed; what it did not take is kept."
+    ),
     "oncebox_effect_handlers": Described("gauge", "Handlers of the consumer that call the outside world."),
     "oncebox_database_up": Described("gauge", "1 when the database answered this scrape, else 0."),
     "oncebox_waiting": Described("gauge", "Messages in the queue that wait for a worker, a time or a turn."),
@@ -110,6 +116,14 @@ def counted(snapshot: Snapshot, subjects: Mapping[str, Subject]) -> list[Family]
             (Sample({"consumer": name}, snapshot.purged.get(name, 0)) for name in sorted(subjects)),
         ),
         _family("oncebox_purge_failures_total", [Sample({}, snapshot.purge_failures)]),
+        _family(
+            "oncebox_archived_total",
+            (Sample({"consumer": name}, snapshot.archived.get(name, 0)) for name in sorted(subjects)),
+        ),
+        _family(
+            "oncebox_archive_failures_total",
+            (Sample({"consumer": name}, snapshot.archive_failures.get(name, 0)) for name in sorted(subjects)),
+        ),
         _family(
             "oncebox_effect_handlers",
             (Sample({"consumer": name}, subject.effects) for name, subject in sorted(subjects.items())),

@@ -74,6 +74,8 @@ class Operations:
         sweeper = getattr(self.running, "sweeper", None)
         if sweeper is not None:
             snapshot.purged, snapshot.purge_failures = dict(sweeper.counts), sweeper.failures
+            snapshot.archived = dict(sweeper.archived)
+            snapshot.archive_failures = dict(sweeper.archive_failures)
         return snapshot
 
     @asynccontextmanager

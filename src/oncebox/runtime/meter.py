@@ -37,6 +37,8 @@ class Snapshot(msgspec.Struct):
     """Consumer, type and how old messages were when their effects were committed."""
     purged: dict[str, int] = {}
     purge_failures: int = 0
+    archived: dict[str, int] = {}
+    archive_failures: dict[str, int] = {}
 
 
 class Meter:
@@ -112,6 +114,8 @@ def add_up(snapshots: Iterable[Snapshot]) -> Snapshot:
     lags: dict[tuple[str, str], Durations] = {}
     purged: Counter[str] = Counter()
     failures = 0
+    archived: Counter[str] = Counter()
+    unarchived: Counter[str] = Counter()
     for snapshot in snapshots:
         for consumer, kind, outcome, n in snapshot.messages:
             messages[consumer, kind, outcome] += n
@@ -119,12 +123,16 @@ def add_up(snapshots: Iterable[Snapshot]) -> Snapshot:
         _add_to(lags, snapshot.lags)
         purged.update(snapshot.purged)
         failures += snapshot.purge_failures
+        archived.update(snapshot.archived)
+        unarchived.update(snapshot.archive_failures)
     return Snapshot(
         messages=[(*key, n) for key, n in sorted(messages.items())],
         durations=[(*key, found) for key, found in sorted(durations.items())],
         lags=[(*key, found) for key, found in sorted(lags.items())],
         purged=dict(sorted(purged.items())),
         purge_failures=failures,
+        archived=dict(sorted(archived.items())),
+        archive_failures=dict(sorted(unarchived.items())),
     )
 
 

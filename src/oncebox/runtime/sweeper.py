@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from oncebox.brokers.contract import Source
 from oncebox.core import sweep
 from oncebox.core.run import Perform, run_async
+from oncebox.core.steps import Archive
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings, database_steps
-from oncebox.errors import ConfigError
+from oncebox.errors import ArchiveError, ConfigError
 from oncebox.policy import Policy
 from oncebox.runtime.sessions import finished
 
+if TYPE_CHECKING:
+    from oncebox.archive import Place
+
+T = TypeVar("T")
 log = logging.getLogger("oncebox")
 
 RETENTION_SECONDS = 30 * 86_400.0
@@ -31,6 +39,11 @@ CYCLE_SECONDS = 20.0
 """The longest a process walks at a time."""
 STEPS = {"postgresql": 64, "sqlite": 2_000}
 """Pages, or rows, of one transaction."""
+ARCHIVE_STEPS = {"postgresql": 256, "sqlite": 10_000}
+"""The same where there is an archive: a part is a file, and few large ones are better to have than many."""
+PAUSE = 1.0
+"""After each step, for so many times as long as it took: purging is never more than half of a backend's work."""
+DAY_SECONDS = 86_400.0
 
 
 class Kept(Protocol):
@@ -63,6 +76,23 @@ def check_window(consumer: Kept) -> None:
         )
 
 
+def check_archive(consumer: Kept) -> None:
+    """ConfigError when a consumer's archive can't be one, or what it needs is not installed."""
+    url = consumer.policy.archive
+    if url is None:
+        return
+    from oncebox.archive.places import open_place
+
+    if find_spec("pyarrow") is None:
+        raise ConfigError(
+            f"consumer {consumer.name!r}: an archive needs pyarrow: pip install 'oncebox[archive]'"
+        )
+    try:
+        open_place(url)
+    except ConfigError as error:
+        raise ConfigError(f"consumer {consumer.name!r}: {error}") from None
+
+
 def warn_of_unbounded(consumer: Kept) -> None:
     """Nothing is forgotten where a message may come again at any time, and nobody has said how long is enough."""
     if consumer.source is not None and window_seconds(consumer.policy, consumer.source) is None:
@@ -86,10 +116,21 @@ class Sweeper:
     def __init__(self, database: Database, consumers: Iterable[Kept], holder: str) -> None:
         self.database = database
         self.holder = holder
-        self.windows = windows_of(consumers)
+        members = list(consumers)
+        self.windows = windows_of(members)
+        self.archives = {
+            each.name: each.policy.archive for each in members if each.policy.archive is not None
+        }
+        """Where each consumer's rows go before they are deleted, of those that have an archive."""
         self.counts: Counter[str] = Counter()
         """What was deleted by this process, for metrics."""
+        self.archived: Counter[str] = Counter()
         self.failures = 0
+        self.archive_failures: Counter[str] = Counter()
+        self.failed: dict[str, ArchiveError] = {}
+        """Whose archive failed in the last stretch of a walk, and why."""
+        self._places: dict[str, Place] = {}
+        self.pause = PAUSE
 
     async def run(self) -> None:
         """Look, walk, rest, until cancelled. A failure is told and tried again at the next look."""
@@ -114,22 +155,64 @@ class Sweeper:
         session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
         steps = database_steps(session)
         perform: Perform = lambda step: steps[type(step)](step)  # noqa: E731
-        queries, step = self.database.queries, STEPS[self.database.dialect]
+        queries, step = self.database.queries, self._step
         found: Counter[str] = Counter()
         try:
             walk = await run_async(sweep.look(queries), perform)
             while walk.place < walk.end:
-                found += await run_async(sweep.count_step(queries, self.windows, walk, step), perform)
+                found += await run_async(sweep.count_step(queries, self._windows(), walk, step), perform)
                 walk.place += step
         finally:
             await finished(session.close())
         return found
 
+    async def paced(self, step: Awaitable[T]) -> T:
+        """A step, and a pause in proportion to it: messages come first."""
+        began = time.monotonic()
+        done = await step
+        await asyncio.sleep(self.pause * (time.monotonic() - began))
+        return done
+
+    @property
+    def _step(self) -> int:
+        return (ARCHIVE_STEPS if self.archives else STEPS)[self.database.dialect]
+
+    def _windows(self) -> dict[str, float]:
+        """What is archived goes by whole days of UTC, so that a day is a few large parts and not many small ones:
+        up to a day later than asked for, never earlier."""
+        now = time.time() - sweep.SLACK_SECONDS
+        return {
+            name: seconds + ((now - seconds) % DAY_SECONDS if name in self.archives else 0.0)
+            for name, seconds in self.windows.items()
+        }
+
+    def performer(self, session: Session) -> Perform:
+        """What performs the steps of a walk."""
+        steps: dict[type, Any] = {**database_steps(session), Archive: self._archive}
+        return lambda step: steps[type(step)](step)
+
+    async def _archive(self, step: Archive) -> None:
+        from oncebox.archive import keep
+
+        consumer = step.rows[0].consumer
+        try:
+            await _in_thread(lambda: keep(self._place(consumer), step.rows))
+        except ConfigError as error:
+            raise ArchiveError(str(error)) from error
+        self.archived[consumer] += len(step.rows)
+
+    def _place(self, consumer: str) -> Place:
+        from oncebox.archive import open_place
+
+        url = self.archives[consumer]
+        if url not in self._places:
+            self._places[url] = open_place(url)
+        return self._places[url]
+
     async def _walk(self, session: Session, rest_seconds: float, most_seconds: float) -> bool:
-        steps = database_steps(session)
-        perform: Perform = lambda step: steps[type(step)](step)  # noqa: E731
+        perform = self.performer(session)
         queries = self.database.queries
-        walk = await run_async(sweep.begin_walk(queries, self.holder), perform)
+        walk = await run_async(sweep.begin_walk(queries, self.holder, self.archives.keys()), perform)
         if walk is None:
             return False
         if walk.behind_seconds:
@@ -140,36 +223,71 @@ class Sweeper:
                 walk.behind_seconds,
             )
         try:
-            await run_async(sweep.note_marks(queries, self.windows, walk), perform)
+            await run_async(sweep.note_marks(queries, self._windows(), walk), perform)
             if walk.place == 0 and walk.passed_seconds is not None and walk.passed_seconds < rest_seconds:
                 return False
             done = await self._steps(walk, perform, most_seconds)
             if done:
-                for consumer, seconds in self.windows.items():
+                for consumer, seconds in self._windows().items():
                     await run_async(sweep.sweep_keys(queries, consumer, seconds), perform)
                 await run_async(sweep.sweep_tallies(queries), perform)
             return done
         finally:
+            self._tell_of_archives(walk)
             await run_async(sweep.end_walk(queries, self.holder), perform)
+
+    def _tell_of_archives(self, walk: sweep.Walk) -> None:
+        """What an archive did not take is kept, and tried again by the next walk."""
+        self.failed = walk.failed
+        for consumer, error in sorted(walk.failed.items()):
+            self.failures += 1
+            self.archive_failures[consumer] += 1
+            log.error("retention: consumer %s: %s; what it did not take is not deleted", consumer, error)
 
     async def _steps(self, walk: sweep.Walk, perform: Perform, most_seconds: float) -> bool:
         began = time.monotonic()
-        step = STEPS[self.database.dialect]
-        queries = self.database.queries
+        step, queries = self._step, self.database.queries
         deleted: Counter[str] = Counter()
-        while time.monotonic() - began < most_seconds:
-            found = await run_async(sweep.sweep_step(queries, self.windows, walk, self.holder, step), perform)
+        done = False
+        while not done and time.monotonic() - began < most_seconds:
+            op = sweep.sweep_step(queries, self._windows(), walk, self.holder, step)
+            found = await self.paced(run_async(op, perform))
             if found is None:
                 log.info("retention: another process walks now")
                 break
             deleted += found
-            if walk.place == 0:
-                break
+            self.counts += found
+            done = walk.place == 0
         _tell(deleted)
-        self.counts += deleted
-        return walk.place == 0
+        return done
 
 
 def _tell(deleted: Mapping[str, int]) -> None:
     for consumer, count in sorted(deleted.items()):
         log.info("retention: consumer %s: %d ledger rows were past their window", consumer, count)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Blocking work beside the loop. A process that ends does not wait for it: it may be cut off anywhere."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def perform() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=perform, name="oncebox-archive", daemon=True).start()
+    return await future

@@ -18,6 +18,7 @@ from oncebox.core.ordered import deliver_in_order
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch, work_long
+from oncebox.core.window import is_old
 from oncebox.core.work import OVERDUE_SECONDS, Item, Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
@@ -44,12 +45,12 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
     if item.lane is not None:
         yield from deliver_in_order(work, item)
         return True
-    if work.policy.batch == 1 or work.limit == 1 or item.refusal is not None or is_suspect(item):
+    if work.policy.batch == 1 or work.limit == 1 or not _batchable(work, item):
         yield from stream(work, item)
         work.succeeded()
         return True
     items = [item]
-    while len(items) < work.limit and mailbox.items and _batchable(mailbox.items[0]):
+    while len(items) < work.limit and mailbox.items and _batchable(work, mailbox.items[0]):
         following = mailbox.take()
         assert following is not None
         items.append(following)
@@ -63,8 +64,8 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
     return True
 
 
-def _batchable(item: Item) -> bool:
-    return item.refusal is None and not is_suspect(item)
+def _batchable(work: Work, item: Item) -> bool:
+    return item.refusal is None and not is_suspect(item) and not is_old(work, item)
 
 
 def stored_turn(work: Work, turn: int) -> Op[bool]:

@@ -9,8 +9,9 @@ RETURNING place, extract(epoch FROM clock_timestamp() - passed)::float8,
            WHERE c.oid = '{p}ledger'::regclass)
 
 -- name: sweep_move
--- Only by the holder: whoever lost the lease writes nothing.
-UPDATE {p}sweep SET place = :place,
+-- Only by the holder: whoever lost the lease writes nothing. A walk may take longer than its lease: each step
+-- renews it.
+UPDATE {p}sweep SET place = :place, until = clock_timestamp() + :seconds::float8 * interval '1 second',
     passed = CASE WHEN :done THEN clock_timestamp() ELSE passed END,
     cutoff = CASE WHEN :done THEN clock_timestamp() - :behind::float8 * interval '1 second' ELSE cutoff END
 WHERE name = 'ledger' AND holder = :holder AND until > clock_timestamp()
@@ -26,7 +27,7 @@ SELECT pg_relation_size('{p}ledger'::regclass) / current_setting('block_size')::
 INSERT INTO {p}low (consumer, at, seq)
 SELECT c.consumer, statement_timestamp(),
        coalesce((SELECT min(q.seq) FROM {p}queue q WHERE q.consumer = c.consumer),
-                (SELECT last_value FROM {p}queue_seq))
+                (SELECT last_value + is_called::int FROM {p}queue_seq))
 FROM unnest(:consumers::text[]) AS c(consumer)
 WHERE NOT EXISTS (SELECT 1 FROM {p}low l WHERE l.consumer = c.consumer
                   AND l.at > statement_timestamp() - :seconds::float8 * interval '1 second')

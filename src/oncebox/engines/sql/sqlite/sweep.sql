@@ -5,7 +5,7 @@ RETURNING place, ({now} - passed) / 1000000.0, ({now} - cutoff) / 1000000.0,
           (SELECT coalesce(max(seq), 0) + 1 FROM {p}ledger)
 
 -- name: sweep_move
-UPDATE {p}sweep SET place = :place,
+UPDATE {p}sweep SET place = :place, until = {now} + CAST(:seconds * 1000000 AS INTEGER),
     passed = CASE WHEN :done THEN {now} ELSE passed END,
     cutoff = CASE WHEN :done THEN {now} - CAST(:behind * 1000000 AS INTEGER) ELSE cutoff END
 WHERE name = 'ledger' AND holder = :holder AND until > {now}

@@ -1,0 +1,249 @@
+"""A large ledger is purged while messages are handled: `python -m proof.retention [ROWS]`, ten million by default.
+
+Nine tenths of the rows are past their window. A process handles inline messages as fast as it can; another purges, in
+slices: some seconds with it, some without, in turn, so that whatever else the machine does falls on both. What counts
+is how many rows a second go while it purges, and what share of their rate the messages keep. Writes
+`reports/retention.json`; exits 1 below 5,000 rows a second or 80 %, or when a row is gone that should be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+
+from oncebox import App, Message
+from oncebox.core import sweep
+from oncebox.core.run import run_async
+from oncebox.drivers.session import Settings
+from oncebox.runtime.schema import migrate
+from oncebox.runtime.sweeper import STEPS, Sweeper
+from tests.servers import Postgres
+
+REPORT = Path("reports/retention.json")
+ROWS = 10_000_000
+OLD_SHARE = 0.9
+WINDOW_SECONDS = 10 * 86_400.0
+SLICE_SECONDS = 2.0
+TASKS = 4
+RATE_MIN = 5_000.0
+KEPT_MIN = 0.8
+
+Count = Synchronized[Any]
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `reports/retention.json` holds."""
+
+    rows: int
+    old: int
+    purged: int
+    purge_rows_per_second: float
+    """While it purges."""
+    messages_per_second: float
+    """Without purge."""
+    messages_per_second_during_purge: float
+    kept: float
+    """The second by the first: the median over pairs of neighbouring slices."""
+    slices: int
+    fill_seconds: float
+    seconds: float
+    left: int
+    """Rows that are in the ledger at the end."""
+    violations: list[str] = []
+
+
+def fill(url: str, rows: int) -> int:
+    """A ledger as years leave it: the old rows first. How many are past their window."""
+    old = int(rows * OLD_SHARE)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE effect (id text NOT NULL)")
+        for first, last, age in ((0, old, 40), (old, rows, 0)):
+            connection.execute(
+                "INSERT INTO oncebox.ledger (consumer, source, message_id, type, fingerprint, received, finished) "
+                "SELECT 'billing', 'shop', md5(n::text)::uuid::text, 'paid', sha256(n::text::bytea), "
+                "now() - make_interval(days => %(age)s), now() - make_interval(days => %(age)s) "
+                "FROM generate_series(%(first)s::bigint, %(last)s::bigint - 1) n",
+                {"first": first, "last": last, "age": age},
+            )
+        connection.execute("VACUUM ANALYZE oncebox.ledger")
+        connection.execute("CHECKPOINT")
+    return old
+
+
+def handle(url: str, done: Count, stop: Event) -> None:
+    """A process that handles inline messages, one transaction each, until it is stopped."""
+    app = App(url)
+    billing = app.consumer("billing", mode="inline", retention=WINDOW_SECONDS)
+
+    @billing.handler()
+    async def paid(message: Message, conn: psycopg.AsyncConnection) -> None:
+        await conn.execute("INSERT INTO effect (id) VALUES (%s)", (message.id,))
+
+    async def one(task: int) -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            await billing.process(Message(id=f"new-{task}-{n}", payload=b"{}"))
+            with done.get_lock():
+                done.value += 1
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(task) for task in range(TASKS)))
+        await app.aclose()
+
+    asyncio.run(all_of_them())
+
+
+def purge(url: str, deleted: Count, go: Event, ended: Event) -> None:
+    """A process that walks as `oncebox run` does, while it may."""
+
+    async def walk() -> None:
+        app = App(url)
+        consumer = app.consumer("billing", retention=WINDOW_SECONDS)
+        sweeper = Sweeper(app.database, [consumer], "proof")
+        session = await app.database.connect_async(Settings())
+        perform = sweeper.performer(session)
+        queries, step = app.database.queries, STEPS["postgresql"]
+        walking = await run_async(sweep.begin_walk(queries, "proof"), perform)
+        assert walking is not None
+        while True:
+            while not go.is_set():
+                await asyncio.sleep(0.01)
+                # A pause here may be longer than the lease; in life nobody pauses in a walk.
+                await run_async(sweep.begin_walk(queries, "proof"), perform)
+            op = sweep.sweep_step(queries, sweeper.windows, walking, "proof", step)
+            found = await sweeper.paced(run_async(op, perform))
+            assert found is not None, "the lease was lost"
+            with deleted.get_lock():
+                deleted.value += sum(found.values())
+            if walking.place == 0:
+                break
+        await session.close()
+
+    asyncio.run(walk())
+    ended.set()
+
+
+def measure(url: str, most_seconds: float) -> dict[str, Any]:
+    """Slices in turn until the walk has ended, or the time is over."""
+    context = multiprocessing.get_context("spawn")
+    done, deleted = context.Value("q", 0), context.Value("q", 0)
+    stop, go, ended = context.Event(), context.Event(), context.Event()
+    load = context.Process(target=handle, args=(url, done, stop))
+    walk = context.Process(target=purge, args=(url, deleted, go, ended), daemon=True)
+    load.start()
+    walk.start()
+    slices: list[tuple[bool, float, float]] = []
+    purged_seconds = 0.0
+    try:
+        _until(lambda: done.value > 500, 60)
+        began = time.monotonic()
+        while not ended.is_set() and time.monotonic() - began < most_seconds:
+            for with_purge in (False, True) if len(slices) % 4 == 0 else (True, False):
+                (go.set if with_purge else go.clear)()
+                time.sleep(0.2)  # what is under way ends
+                handled, gone, at = done.value, deleted.value, time.monotonic()
+                ended.wait(SLICE_SECONDS) if with_purge else time.sleep(SLICE_SECONDS)
+                seconds = time.monotonic() - at
+                slices.append(
+                    (with_purge, (done.value - handled) / seconds, (deleted.value - gone) / seconds)
+                )
+                purged_seconds += seconds if with_purge else 0.0
+                go.clear()
+        complete = ended.is_set()
+    finally:
+        stop.set()
+        load.join(30)
+        load.kill()
+        walk.kill()
+    # The last slice with purge may be a stump.
+    whole = slices[: len(slices) // 2 * 2]
+    pairs = [(whole[n], whole[n + 1]) for n in range(0, len(whole), 2)]
+    ratios = [
+        (a if a[0] else b)[1] / max((b if a[0] else a)[1], 1e-9)
+        for a, b in pairs[: -1 if len(pairs) > 1 else None]
+    ]
+    return {
+        "complete": complete,
+        "handled": done.value,
+        "purged": deleted.value,
+        "rate": statistics.median([each[2] for each in slices if each[0]][:-1] or [slices[-1][2]]),
+        "without": statistics.median(each[1] for each in slices if not each[0]),
+        "during": statistics.median(each[1] for each in slices if each[0]),
+        "kept": statistics.median(ratios),
+        "slices": len(slices),
+    }
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "the load does not start"
+        time.sleep(0.05)
+
+
+def judge(url: str, rows: int, old: int, found: dict[str, Any]) -> tuple[int, list[str]]:
+    """What is wrong, in words."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*), count(*) FILTER (WHERE message_id LIKE 'new-%'), (SELECT count(*) FROM effect) "
+            "FROM oncebox.ledger"
+        ).fetchone()
+    assert row is not None
+    left, new, effects = row
+    wrong = []
+    if left != rows - found["purged"] + new:
+        wrong.append(f"{left:,} rows are left, not {rows - found['purged'] + new:,}")
+    if new != effects or new < found["handled"]:
+        wrong.append(
+            f"{found['handled']:,} messages were handled, {new:,} are known, {effects:,} took effect"
+        )
+    if found["complete"] and found["purged"] != old:
+        wrong.append(f"{found['purged']:,} of {old:,} old rows were purged")
+    if found["rate"] < RATE_MIN:
+        wrong.append(f"{found['rate']:,.0f} rows/s were purged, not {RATE_MIN:,.0f}")
+    if found["kept"] < KEPT_MIN:
+        wrong.append(f"messages kept {found['kept']:.0%} of their rate, not {KEPT_MIN:.0%}")
+    return left, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m proof.retention", description=__doc__)
+    parser.add_argument("rows", nargs="?", type=int, default=ROWS)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="stop measuring after so long")
+    told = parser.parse_args()
+    began = time.monotonic()
+    with Postgres("shared_buffers=512MB", "max_wal_size=8GB", "checkpoint_timeout=30min") as server:
+        url = server.create_database()
+        migrate(App(url).database)
+        old = fill(url, told.rows)
+        filled = time.monotonic() - began
+        print(f"{told.rows:,} rows in {filled:.0f} s", flush=True)
+        found = measure(url, told.seconds)
+        left, wrong = judge(url, told.rows, old, found)
+    report = Report(
+        rows=told.rows, old=old, purged=found["purged"], purge_rows_per_second=round(found["rate"]),
+        messages_per_second=round(found["without"]), messages_per_second_during_purge=round(found["during"]),
+        kept=round(found["kept"], 3), slices=found["slices"], fill_seconds=round(filled, 1),
+        seconds=round(time.monotonic() - began, 1), left=left, violations=wrong,
+    )  # fmt: skip
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
