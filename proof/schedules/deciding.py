@@ -61,5 +61,5 @@ def purge(world: World, work: Work, items: list[Item]) -> Op[None]:
 
 def gaps(world: World, work: Work, items: list[Item]) -> Op[None]:
     """The policy's word about what has waited for too long."""
-    for _ in range(2):
+    for _ in range(4):
         yield from close_gaps(work)

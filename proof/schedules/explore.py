@@ -224,16 +224,13 @@ def _some(world: World, flows: Sequence[Flow], found: Found, chance: random.Rand
             return last[0]
 
         words = schedule.run(choose)
-        if (trace := tuple(schedule.trace)) not in seen:
-            seen.add(trace)
-            _note(found, schedule, words)
-        elif words:
-            _note(found, schedule, words)
+        _note(found, schedule, words, is_new=(trace := tuple(schedule.trace)) not in seen)
+        seen.add(trace)
 
 
-def _note(found: Found, schedule: Schedule, words: list[str]) -> None:
-    found.distinct += 1
-    found.waits += schedule.waited
+def _note(found: Found, schedule: Schedule, words: list[str], *, is_new: bool = True) -> None:
+    found.distinct += is_new
+    found.waits += is_new and schedule.waited
     if words and len(found.violations) < 5:
         moves = "".join(map(str, schedule.moves))
         names = "+".join(found.flows)

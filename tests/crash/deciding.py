@@ -80,8 +80,6 @@ DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
 }
 AUDITED = {"redrive": 1, "discard": 1, "resolve": 2, "settle: it happened": 1, "settle: it did not": 1}
 """Rows that each leaves on record, however often it was tried."""
-CALLED = {"settle: it happened": 1, "settle: it did not": 2}
-"""Calls to the outside in the end, the one that was in doubt included."""
 
 
 def make_old(connection: Any, consumer: str) -> None:
@@ -105,19 +103,26 @@ def let_others_walk(connection: Any) -> None:
     connection.execute(f"UPDATE {table} SET until = {never}, place = 0")
 
 
-def wrong(connection: Any, consumer: str, runs: str, events: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with what was put on record, and with the calls that a person decided about."""
-    words = []
-    if (wanted := AUDITED.get(runs)) is not None:
-        prefix = "oncebox_" if isinstance(connection, sqlite3.Connection) else "oncebox."
-        text = f"SELECT count(*) FROM {prefix}audit WHERE consumer = '{consumer}'"
-        ((rows,),) = connection.execute(text).fetchall()
-        if rows != wanted:
-            words.append(f"{runs} left {rows} rows of audit, not {wanted}")
-    if (wanted := CALLED.get(runs)) is not None:
-        calls = sum(event["event"] == "called" for event in events)
-        if calls != wanted:
-            words.append(f"{runs}, and it was called {calls} times, not {wanted}")
+def wrong(
+    connection: Any, consumer: str, runs: str, events: list[dict[str, Any]], *, more: bool
+) -> list[str]:
+    """What is wrong with what was put on record, and with the calls that a person decided about. `more`: a
+    second fault may have led to another decision."""
+    if runs not in AUDITED:
+        return []
+    prefix = "oncebox_" if isinstance(connection, sqlite3.Connection) else "oncebox."
+    text = f"SELECT count(*) FROM {prefix}audit WHERE consumer = '{consumer}'"
+    ((rows,),) = connection.execute(text).fetchall()
+    calls = sum(event["event"] == "called" for event in events)
+    if runs == "settle: it did not":
+        # The call that is made then may be in doubt, too, and somebody has to decide again.
+        return (
+            [f"{runs}, decided {rows} times, and called {calls} times"] if not calls == rows + 1 >= 2 else []
+        )
+    as_told = rows >= AUDITED[runs] if more else rows == AUDITED[runs]
+    words = [] if as_told else [f"{runs} left {rows} rows of audit"]
+    if runs == "settle: it happened" and calls != 1:
+        words.append(f"{runs}, and it was called {calls} times")
     return words
 
 

@@ -46,6 +46,7 @@ class Run:
         self.forgotten = int(scenario.mode == "inline")
         self.given_up = 0
         """Processes that ended while the database was away."""
+        self.twice_broken = False
 
     def prepare(self) -> None:
         """Bring the database to where the scenario begins."""
@@ -160,6 +161,7 @@ class Run:
 
     def recover_badly(self, steps: Steps) -> None:
         """A turn of recovery in which something is broken, too."""
+        self.twice_broken = True
         try:
             self._recover(steps)
         except (Ended, Stuck):
@@ -240,7 +242,9 @@ class Run:
         found = sending.counted_in(self.bench.reader, self.place.consumer, scenario, events)
         refused = self.fault is not None and self.fault.what in ("error", "conflict", "busy")
         wrong = sending.wrong(scenario, events, refused=refused)
-        wrong += deciding.wrong(self.bench.reader, self.place.consumer, scenario.runs, events)
+        wrong += deciding.wrong(
+            self.bench.reader, self.place.consumer, scenario.runs, events, more=self.twice_broken
+        )
         purged = {each.key for each in sent if each.ending == "purged"}
         left, seen, found = deciding.forgotten(self.bench.reader, purged, seen, found)
         again, found = deciding.replayed(self.bench.reader, self.place.consumer, scenario.runs, found)
