@@ -35,7 +35,7 @@ async def test_rates_are_what_was_added_since_the_last_look(shop: Shop) -> None:
             await shop.deliver(billing, message)
         for item in await shop.work_off(billing):
             assert item.outcome is not None
-            shop.app.tallies.add("billing", item.message.type, item.outcome)
+            shop.app.tallies.add("billing", item.message, item.outcome)
         await shop.app.async_state.write_counts()
 
     reader = Reader(shop.app.database)

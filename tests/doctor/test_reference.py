@@ -7,7 +7,8 @@ from pathlib import Path
 
 from oncebox.cli.doctor import EXIT_CODES
 from oncebox.doctor import KINDS, Severity
-from oncebox.doctor.findings import BROKERS, DATABASE, POLICIES, STANDING
+from oncebox.doctor.findings import BROKERS, POLICIES
+from oncebox.doctor.kinds import DATABASE, STANDING
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
 _ROW = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| (.+) \| (.+) \|$", re.MULTILINE)

@@ -4,6 +4,7 @@ Reads only. Each finding has a code that stays the same, and says what was found
 """
 
 from oncebox.doctor.examine import Report, examine
-from oncebox.doctor.findings import KINDS, Finding, Severity
+from oncebox.doctor.findings import KINDS, Finding
+from oncebox.doctor.kinds import Severity
 
 __all__ = ["KINDS", "Finding", "Report", "Severity", "examine"]

@@ -9,7 +9,8 @@ from oncebox.core.run import run_async
 from oncebox.core.steps import Op
 from oncebox.doctor.brokers import check_brokers
 from oncebox.doctor.database import check_schema, check_server, check_tables
-from oncebox.doctor.findings import Finding, Severity, found
+from oncebox.doctor.findings import Finding, found
+from oncebox.doctor.kinds import Severity
 from oncebox.doctor.policies import check_policies
 from oncebox.doctor.pooler import check_pooler
 from oncebox.doctor.standing import check_standing
