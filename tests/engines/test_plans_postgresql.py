@@ -15,6 +15,7 @@ BATCH = {
     "claim_many",
     "guard_claim_many",
     "guard_lookup",
+    "keep",
     "lookup",
     "store",
     "vouch",

@@ -5,6 +5,7 @@ A line that must be an error says so in an ignore comment; one that is not neede
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from tests.conftest import missing
 from tests.servers import Unavailable
 
+pytestmark = pytest.mark.timeout(300)  # each checker reads its libraries anew
 HERE = Path(__file__).parent
 _NOT_FOUND = "# type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]"
 ENVIRONMENTS = {"every_driver": None, "one_driver": ("psycopg", "msgspec", "typing_extensions")}
@@ -77,6 +79,7 @@ def test_pyright_strict(sample: Path) -> None:
     _passes([sys.executable, "-m", "pyright", "-p", str(sample), "--pythonpath", _python(sample)], sample)
 
 
+@functools.cache
 def _need_pyright() -> None:
     """It needs node, and may have to fetch it."""
     try:
@@ -99,6 +102,6 @@ def _passes(command: list[str], folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout
