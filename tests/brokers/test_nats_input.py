@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -160,11 +161,14 @@ async def test_headers_of_a_careless_producer_arrive_byte_for_byte(nats_server: 
         )
         assert delivery.properties == {}, "an id that is not text is none"
         assert subscription.identity.resolve(delivery).id is None
+        stored_at = datetime.fromisoformat(delivery.provenance["timestamp"])
+        assert abs(datetime.now(UTC) - stored_at) < timedelta(minutes=10)
         assert delivery.provenance == {
             "stream": bench.stream,
             "id": "1",
             "subject": f"{bench.stream}.raw",
             "consumer": "billing",
+            "timestamp": stored_at.isoformat(),
         }
         await subscription.ack([delivery])
 

@@ -20,7 +20,7 @@ from oncebox import Message
 from oncebox.brokers.memory import Memory
 from oncebox.cli.commands import run_command
 from oncebox.schema import migrate
-from tests.cli.kit import Done, Running
+from tests.cli.kit import Done, Running, oncebox
 from tests.metrics.kit import Series, parse
 from tests.waiting import eventually_async
 
@@ -65,7 +65,8 @@ remote = RemoteMemory(os.environ["SHOP_BROKER"])
 sinks = {"receipt": remote.topic("events"), "refused": Refusing()}
 app = App(os.environ["SHOP_URL"], sink=sinks, drain_seconds=30)
 twice = Backoff(attempts=2, base_seconds=0, max_seconds=0)
-billing = app.consumer("billing", remote.queue("payments"), mode=os.environ["SHOP_MODE"], retry=twice)
+keeping = {"retry": twice, "keep_payload": "always", "replay": "rebuild"}
+billing = app.consumer("billing", remote.queue("payments"), mode=os.environ["SHOP_MODE"], **keeping)
 lines = app.consumer("lines", remote.queue("lines"), mode="stored", order_by="key", retry=twice)
 mailer = app.consumer("mailer", mode="stored", retry=twice)
 Webhooks(app).add("/hook", billing, verify=token(os.environ["SHOP_TOKEN"]))
@@ -260,6 +261,14 @@ async def test_a_secret_is_shown_only_where_payloads_are_asked_for(
             text = done.out + done.err
             for word in (card, password, hook, secret):
                 assert word not in text, (asked, form, _around(text, word))
+    for asked in (("--shadow",), ("--shadow", "--json")):
+        done = await asyncio.to_thread(
+            oncebox, "replay", "shop:app", "billing", *asked, cwd=tmp_path, env=env
+        )
+        text = done.out + done.err
+        assert re.search("IntegrityError|UniqueViolation", text), "it ran, and met what is there already"
+        for word in (card, password, hook, secret):
+            assert word not in text, (asked, _around(text, word))
     nobody = f"postgresql://shop:{password}@127.0.0.1:1/shop"
     for asked in (("status",), ("show", "paid"), ("dead", "list"), ("migrate",)):
         done = await asyncio.to_thread(command, *asked, "--database", nobody)

@@ -1,9 +1,12 @@
 """Traces by OpenTelemetry: producer, handler, relay and the next consumer are one trace, whoever runs what."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -250,6 +253,26 @@ async def test_a_call_of_process_goes_on_in_the_callers_span(shop: Shop, traces:
     assert parent(second) == (int("ab" * 16, 16), int("cd" * 8, 16))
     assert [(link.context.trace_id, link.context.span_id) for link in second.links] == [place(request)]
     assert parent(third) == place(request)
+
+
+@inline
+@on("sqlite")
+async def test_a_handler_in_the_callers_transaction_is_a_span_of_the_callers(
+    shop: Shop, traces: Traces
+) -> None:
+    trace(shop.app, traces.provider)
+    billing = shop.consumer()
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> None: ...
+
+    path = urlsplit(shop._url).path.removeprefix("/")
+    request_span = traces.tracer.start_as_current_span("request")
+    with closing(sqlite3.connect(path)) as connection, request_span as request:
+        for _ in range(2):
+            billing.process_sync(event(), connection)
+            connection.commit()
+    assert parent(traces.one("process billing")) == place(request), "and none for the duplicate"
 
 
 def test_without_it_opentelemetry_is_not_even_imported() -> None:

@@ -5,6 +5,7 @@ The caller commits. What goes wrong is raised, because only the caller can roll 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from oncebox import errors
@@ -40,7 +41,8 @@ def handle_joined(inbox: Inbox, policy: Policy, item: Item, handle: Any, outlets
     ) as claim:
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
-            claim.result = handler.call(handler.decode(message), message, tx, handle)
+            with _traced(inbox, item, outlets):
+                claim.result = handler.call(handler.decode(message), message, tx, handle)
             run(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
 
@@ -55,9 +57,15 @@ async def handle_joined_async(
     ) as claim:
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
-            claim.result = await handler.call(handler.decode(message), message, tx, handle)
+            with _traced(inbox, item, outlets):
+                claim.result = await handler.call(handler.decode(message), message, tx, handle)
             await run_async(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
+
+
+def _traced(inbox: Inbox, item: Item, outlets: Outlets) -> AbstractContextManager[None]:
+    tracing = outlets.tracing
+    return nullcontext() if tracing is None else tracing.handling(inbox.consumer, (item,), None)
 
 
 def _after(inbox: Inbox, policy: Policy, item: Item, tx: Tx) -> Op[None]:

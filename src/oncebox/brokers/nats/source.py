@@ -224,6 +224,7 @@ class NatsSource:
                 "id": str(where.sequence.stream),
                 "subject": message.subject,
                 "consumer": where.consumer,
+                "timestamp": where.timestamp.isoformat(),
             },
             key=key_of(headers),
             deliveries=where.num_delivered,
