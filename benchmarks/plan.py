@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks import brokers
 from benchmarks.comparison import ASYNCPG_FIRST, BOTH, Comparison, handmade, unprotected
 from benchmarks.contenders.guard import guard
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
@@ -134,6 +135,7 @@ def figures() -> list[Comparison]:
             bar=5.0,
             place="sqlite",
         ),
+        *brokers.comparisons(),
     ]
 
 

@@ -69,16 +69,16 @@ class Library(Contender):
         app = self.app(stage)
         # What is meant to fail is dead at once; nothing else ever runs out of attempts here.
         retry = Backoff(attempts=1) if self.load.failing_every else Backoff()
-        self.consumer: Consumer = app.consumer(
-            f"bench-{next(_numbers)}",
-            self.broker.queue(self.queue),
-            concurrency=self.concurrency,
-            retry=retry,
-            **self.policy,
+        self.consumer: Consumer = self.consumer_of(
+            app, concurrency=self.concurrency, retry=retry, **self.policy
         )
         self.register(self.consumer)
         self._stack = AsyncExitStack()
         self.running = await self._stack.enter_async_context(app.running())
+
+    def consumer_of(self, app: App, **words: Any) -> Consumer:
+        """The consumer, with the source that it is measured with."""
+        return app.consumer(f"bench-{next(_numbers)}", self.broker.queue(self.queue), **words)
 
     def register(self, consumer: Consumer) -> None:
         """The handler, for this driver."""

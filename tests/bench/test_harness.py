@@ -13,12 +13,21 @@ from benchmarks.plan import checks, figures, names
 from tests.servers import Postgres
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("--only", "inline_c1,sqlite_batch", "--rounds", "2", "--slice", "0.03", "--no-plot")
+SMALL = (
+    "--only",
+    "inline_c1,sqlite_batch,broker_kafka_batch",
+    "--rounds",
+    "2",
+    "--slice",
+    "0.03",
+    "--no-plot",
+)
 FIGURES = {
     "inline_c1", "inline_c16", "group_c1", "group_c4", "guard_c1", "duplicates", "batch_handlers", "batch_zipf_c4",
     "batch_set", "stored", "stored_set", "vs_pending", "vs_pending_batch", "vs_pgqueuer", "vs_procrastinate", "vs_dbos",
     "ordered_stored", "take_growth", "sqlite_batch", "memory_mb", "import_ms", "relay_latency_ms",
-    "relay_vs_loop",
+    "relay_vs_loop", "broker_rabbitmq_batch", "broker_rabbitmq_single", "broker_kafka_batch", "broker_kafka_single",
+    "broker_nats_batch", "broker_nats_single", "broker_redis_batch", "broker_redis_single",
 }  # fmt: skip
 
 
@@ -33,7 +42,11 @@ def test_a_small_run_writes_its_figures(postgres: Postgres, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
-    assert [figure["figure"] for figure in report["figures"]] == ["inline_c1", "sqlite_batch"]
+    assert [figure["figure"] for figure in report["figures"]] == [
+        "inline_c1",
+        "sqlite_batch",
+        "broker_kafka_batch",
+    ]
     for figure in report["figures"]:
         assert figure["ok"] is (figure["value"] >= figure["bar"])
         assert figure["verified"], figure["effects"]
