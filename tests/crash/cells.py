@@ -20,7 +20,7 @@ from oncebox.core import work as core_work
 from oncebox.core.outcomes import Answer, Status
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Call, Op, Publish, Step
+from oncebox.core.steps import Archive, Call, Op, Publish, Step
 from oncebox.core.stored import bury_unknown, receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session, Settings
@@ -31,7 +31,7 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.running import connection_settings
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker
-from tests.crash.deciding import DECISIONS
+from tests.crash.deciding import DECISIONS, archive
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
 from tests.crash.faults import Ended, Fault, Steps, Stuck, sever, spoil
@@ -258,6 +258,7 @@ class Cell:
         work = self.consumer.work(self.id, 1)
         performer = Performer(work, session, side, is_async=self.is_async, settle=self.settle)
         performer.hands[Publish] = lambda step: publish(step, self.events)
+        performer.hands[Archive] = lambda step: archive(step, self.events)
         return numbered(steps, performer, side)
 
     def _repeat(self, side: Any, steps: Steps, runs: str, lent: Session | None) -> None:

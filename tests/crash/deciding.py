@@ -17,10 +17,11 @@ from oncebox.core.keys import close_gaps
 from oncebox.core.replay import replay
 from oncebox.core.replay_terms import Order
 from oncebox.core.settle import open_effects, settle
-from oncebox.core.steps import Op
+from oncebox.core.steps import Archive, Op
 from oncebox.core.work import Work
 from tests.crash.checker import Key, Seen, Tables
 from tests.crash.effects import AGAIN
+from tests.crash.events import Events
 
 WINDOW_SECONDS = 86_400.0
 STEP = 1_000_000
@@ -51,17 +52,26 @@ def _settling(happened: bool) -> Callable[[Work], Op[Any]]:
     return flow
 
 
-def _purging(work: Work) -> Op[None]:
-    """The walk of the sweeper, and the end of its lease."""
-    queries, windows = work.queries, {work.consumer: WINDOW_SECONDS}
-    walk = yield from sweep.begin_walk(queries, work.worker)
-    if walk is None:
-        return
-    yield from sweep.note_marks(queries, windows, walk)
-    yield from sweep.sweep_step(queries, windows, walk, work.worker, STEP)
-    yield from sweep.sweep_keys(queries, work.consumer, WINDOW_SECONDS)
-    yield from sweep.sweep_tallies(queries)
-    yield from sweep.end_walk(queries, work.worker)
+def _purging(*, archived: bool) -> Callable[[Work], Op[Any]]:
+    def flow(work: Work) -> Op[None]:
+        """The walk of the sweeper, and the end of its lease."""
+        queries, windows = work.queries, {work.consumer: WINDOW_SECONDS}
+        walk = yield from sweep.begin_walk(queries, work.worker, (work.consumer,) if archived else ())
+        if walk is None:
+            return
+        yield from sweep.note_marks(queries, windows, walk)
+        yield from sweep.sweep_step(queries, windows, walk, work.worker, STEP)
+        yield from sweep.sweep_keys(queries, work.consumer, WINDOW_SECONDS)
+        yield from sweep.sweep_tallies(queries)
+        yield from sweep.end_walk(queries, work.worker)
+
+    return flow
+
+
+def archive(step: Archive, events: Events) -> None:
+    """An archive that keeps everything, in the log."""
+    for row in step.rows:
+        events.log("archived", id=row.id)
 
 
 def _replaying(work: Work) -> Op[Any]:
@@ -75,7 +85,8 @@ DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
     "settle: it happened": _settling(True),
     "settle: it did not": _settling(False),
     "gap": close_gaps,
-    "purge": _purging,
+    "purge": _purging(archived=False),
+    "purge, archived": _purging(archived=True),
     "replay": _replaying,
 }
 AUDITED = {"redrive": 1, "discard": 1, "resolve": 2, "settle: it happened": 1, "settle: it did not": 1}
@@ -148,6 +159,13 @@ def replayed(connection: Any, consumer: str, runs: str, found: Tables) -> tuple[
         if again[row.key[2]] != wanted
     ]
     return words, kept
+
+
+def unarchived(runs: str, keys: set[Key], events: list[dict[str, Any]]) -> list[str]:
+    """What is gone and is in no archive, in words."""
+    kept = {event["id"] for event in events if event["event"] == "archived"}
+    gone = sorted(key[2] for key in keys if key[2] not in kept)
+    return [f"I8: {gone} are forgotten, and in no archive"] if gone and runs == "purge, archived" else []
 
 
 def forgotten(connection: Any, keys: set[Key], seen: Seen, found: Tables) -> tuple[list[str], Seen, Tables]:

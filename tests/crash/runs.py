@@ -55,7 +55,7 @@ class Run:
             self._run([self._new(spec) for spec in scenario.before], [], _arrives(scenario))
             if scenario.runs in DECISIONS:
                 self._run([], self._queued(), "stored")
-        if scenario.runs == "purge":
+        if scenario.runs.startswith("purge"):
             deciding.let_others_walk(self.bench.reader)
             deciding.make_old(self.bench.reader, self.place.consumer)
         if scenario.runs.startswith("relay"):
@@ -188,7 +188,7 @@ class Run:
         """Whoever decides asks again, but for a replay that was done, and a purge: more may be past its window."""
         if self.scenario.runs == "replay":
             return not deciding.replays(self.bench.reader, self.place.consumer)
-        if self.scenario.runs != "purge":
+        if not self.scenario.runs.startswith("purge"):
             return True
         return self._key_of("a") in {row.key for row in tables(self.bench.reader, self.place.consumer).ledger}
 
@@ -247,6 +247,7 @@ class Run:
         )
         purged = {each.key for each in sent if each.ending == "purged"}
         left, seen, found = deciding.forgotten(self.bench.reader, purged, seen, found)
+        left += deciding.unarchived(scenario.runs, purged, events)
         again, found = deciding.replayed(self.bench.reader, self.place.consumer, scenario.runs, found)
         unsent = ["I5: outbox rows never left"] if self._unsent() else []
         return self.stuck + violations(seen, found) + wrong + left + again + unsent

@@ -80,6 +80,7 @@ def by_alphabet(message: Message) -> int:
 
 BY_KEY: dict[str, Any] = {"order_by": "key", "key": one_lane}
 ONE_TRY: dict[str, Any] = {"retry": Backoff(attempts=1)}
+TWO_TRIES: dict[str, Any] = {"retry": Backoff(attempts=2, base_seconds=0)}
 BY_SEQUENCE = {"order_by": "sequence", "key": one_lane, "sequence": by_alphabet, "sequence_start": 1}
 
 SCENARIOS = (
@@ -149,7 +150,11 @@ SCENARIOS = (
     Scenario("discard", "discard", (), ONE_TRY, {"a": "once"}, before=("a",), endings={"a": "discarded"}),
     Scenario("resolve", "resolve", (), before=("a", "a!"), endings={"a!": None}),
     Scenario(
-        "purge", "purge", ("d",), ONE_TRY, {"c": "forever"}, before=("a", "b", "c"),
+        "purge", "purge", ("d",), TWO_TRIES, {"c": "forever"}, before=("a", "b", "c"),
+        endings={"a": "purged", "c": "dead"},
+    ),
+    Scenario(
+        "purge, archived", "purge, archived", ("d",), TWO_TRIES, {"c": "forever"}, before=("a", "b", "c"),
         endings={"a": "purged", "c": "dead"},
     ),
     Scenario("replay", "replay", (), {"keep_payload": "always", "replay": "rebuild"}, before=("a", "b")),
