@@ -15,7 +15,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,8 @@ TASKS = 4
 RATE_MIN = 5_000.0
 KEPT_MIN = 0.8
 
-Count = Synchronized[Any]
+Count = Any
+"""A number that processes share."""
 
 
 class Report(msgspec.Struct, kw_only=True):
