@@ -6,7 +6,7 @@ from oncebox.core import sweep
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Decision, decide
 from oncebox.core.keys import close_gaps
-from oncebox.core.steps import Op
+from oncebox.core.steps import Op, Script
 from oncebox.core.work import Item, Work
 from oncebox.policy import Backoff, Policy
 from proof.schedules.world import World
@@ -60,6 +60,7 @@ def purge(world: World, work: Work, items: list[Item]) -> Op[None]:
 
 
 def gaps(world: World, work: Work, items: list[Item]) -> Op[None]:
-    """The policy's word about what has waited for too long."""
-    for _ in range(4):
+    """An hour passes, then the policy's word about what has waited for too long."""
+    for _ in range(2):
+        yield Script(world.gaps_later())
         yield from close_gaps(work)

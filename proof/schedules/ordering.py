@@ -24,6 +24,6 @@ ORDERING: dict[str, dict[str, Any]] = {
     "key": {"order_by": "key", "key": one_lane, "retry": PATIENT},
     "sequence": {
         "order_by": "sequence", "key": one_lane, "sequence": by_alphabet, "sequence_start": 1, "retry": PATIENT,
-        "gap_seconds": 1e-6, "on_gap": "skip",
+        "gap_seconds": 60.0, "on_gap": "skip",
     },
 }  # fmt: skip

@@ -217,6 +217,14 @@ class World:
             f"UPDATE {p}slot SET until = until - interval '1 hour' WHERE slot IN (SELECT slot FROM {p}slot {skip})"
         )
 
+    def gaps_later(self) -> str:
+        """The same hour for keys that wait for a version."""
+        p, own = self.prefix, f"consumer = '{self.name}'"
+        if self.is_sqlite:
+            return f"UPDATE {p}key SET gap = gap - 3600000000 WHERE {own}"
+        held = f"SELECT key FROM {p}key WHERE {own} FOR UPDATE SKIP LOCKED"
+        return f"UPDATE {p}key SET gap = gap - interval '1 hour' WHERE {own} AND key IN ({held})"
+
     # Afterwards.
 
     def _recovering(self, mode: str) -> Work:
@@ -279,6 +287,7 @@ class World:
     def _work_off(self, work: Work, queued: dict[str, int]) -> None:
         """One turn of each flow that has something to do."""
         if self.ordering == "sequence":
+            self._text(self.gaps_later())
             self._run(close_gaps(work))
         if "t" in queued:
             self._run(work_batch(work))
