@@ -110,7 +110,7 @@ class Running:
     def out(self) -> str:
         return self.out_file.read_text()
 
-    async def says(self, text: str, times: int = 1, seconds: float = 50) -> None:
+    async def says(self, text: str, times: int = 1, seconds: float = 90) -> None:
         """Wait until the log has `text`, so many times."""
 
         def said() -> bool:
@@ -125,7 +125,7 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def ends(self, seconds: float = 50) -> int:
+    async def ends(self, seconds: float = 90) -> int:
         """Wait for its end; the exit code."""
         try:
             await eventually_async(lambda: self.process.poll() is not None, seconds)
