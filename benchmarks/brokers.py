@@ -6,12 +6,12 @@ durable classic one. Kafka is librdkafka's mock cluster.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from benchmarks.comparison import Comparison
-from benchmarks.contenders.behind import Bare, BareLoop, Behind, Broker, Effect
+from benchmarks.contenders.behind import Bare, BareLoop, Behind, Broker
+from benchmarks.contenders.clients import AioPika, ConfluentKafka, NatsPy, RedisPy
 from oncebox import Message
 from oncebox.brokers.contract import Sink, Source
 from oncebox.brokers.kafka import Kafka
@@ -19,8 +19,6 @@ from oncebox.brokers.nats import Nats
 from oncebox.brokers.rabbitmq import RabbitMQ
 from oncebox.brokers.redis import Redis
 
-CHUNK = 100
-"""How many a bare loop asks its broker for at a time, where it asks."""
 BARS = {"batch": 1.8, "single": 0.8}
 
 
@@ -92,32 +90,7 @@ class RabbitMQBroker(Private):
         return RabbitMQ(self.server.url)
 
     def bare(self, name: str) -> Bare:
-        return _AioPika(self.server.url, name)
-
-
-class _AioPika:
-    def __init__(self, url: str, name: str) -> None:
-        self._url = url
-        self._name = name
-
-    async def open(self) -> None:
-        import aio_pika
-
-        self._connection = await aio_pika.connect_robust(self._url)
-        channel = await self._connection.channel()
-        await channel.set_qos(prefetch_count=CHUNK)
-        self._messages = (await channel.get_queue(self._name)).iterator()
-        await self._messages.consume()
-
-    async def work(self, count: int, effect: Effect) -> None:
-        for _ in range(count):
-            message = await anext(self._messages)
-            await effect(message.body)
-            await message.ack()
-
-    async def close(self) -> None:
-        await self._messages.close()
-        await self._connection.close()
+        return AioPika(self.server.url, name)
 
 
 class NatsBroker(Private):
@@ -143,30 +116,7 @@ class NatsBroker(Private):
         return Nats(self.server.url)
 
     def bare(self, name: str) -> Bare:
-        return _NatsPy(self.server.url, name)
-
-
-class _NatsPy:
-    def __init__(self, url: str, name: str) -> None:
-        self._url = url
-        self._name = name
-
-    async def open(self) -> None:
-        import nats
-
-        self._client = await nats.connect(self._url)
-        jetstream = self._client.jetstream()
-        self._pull = await jetstream.pull_subscribe(self._name, "bench", stream=self._name)
-
-    async def work(self, count: int, effect: Effect) -> None:
-        while count:
-            for message in await self._pull.fetch(min(CHUNK, count)):
-                await effect(message.data)
-                await message.ack()
-                count -= 1
-
-    async def close(self) -> None:
-        await self._client.close()
+        return NatsPy(self.server.url, name)
 
 
 class RedisBroker(Private):
@@ -194,32 +144,7 @@ class RedisBroker(Private):
         return Redis(self.server.url)
 
     def bare(self, name: str) -> Bare:
-        return _RedisPy(self.server.url, name)
-
-
-class _RedisPy:
-    def __init__(self, url: str, name: str) -> None:
-        self._url = url
-        self._name = name
-
-    async def open(self) -> None:
-        from redis.asyncio import Redis as Client
-
-        self._client = Client.from_url(self._url)
-
-    async def work(self, count: int, effect: Effect) -> None:
-        while count:
-            found: Any = await self._client.xreadgroup(
-                "bench", "bare", {self._name: ">"}, count=min(CHUNK, count), block=1000
-            )
-            for _, entries in found:
-                for id_, fields in entries:
-                    await effect(fields[b"payload"])
-                    await self._client.xack(self._name, "bench", id_)
-                    count -= 1
-
-    async def close(self) -> None:
-        await self._client.aclose()
+        return RedisPy(self.server.url, name)
 
 
 class KafkaBroker(Private):
@@ -247,41 +172,7 @@ class KafkaBroker(Private):
         return Kafka(self.server.servers, **self.words)
 
     def bare(self, name: str) -> Bare:
-        return _ConfluentKafka({**self.words, "bootstrap.servers": self.server.servers}, name)
-
-
-class _ConfluentKafka:
-    """Positions are stored by hand after each transaction, and committed by the client as time goes by."""
-
-    def __init__(self, words: dict[str, Any], name: str) -> None:
-        self._words = words
-        self._name = name
-
-    async def open(self) -> None:
-        from confluent_kafka import Consumer
-
-        self._consumer = Consumer(
-            {
-                **self._words, "group.id": self._name, "auto.offset.reset": "earliest",
-                "enable.auto.offset.store": False, "auto.commit.interval.ms": 500,
-            }
-        )  # fmt: skip
-        self._consumer.subscribe([self._name])
-
-    async def work(self, count: int, effect: Effect) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._work, count, effect)
-
-    def _work(self, count: int, effect: Effect) -> None:
-        while count:
-            record = self._consumer.poll(1.0)
-            if record is None or record.error():
-                continue
-            effect(record.value() or b"")
-            self._consumer.store_offsets(record)
-            count -= 1
-
-    async def close(self) -> None:
-        self._consumer.close()
+        return ConfluentKafka({**self.words, "bootstrap.servers": self.server.servers}, name)
 
 
 KINDS: dict[str, tuple[Callable[[], Broker], str]] = {
