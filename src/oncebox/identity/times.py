@@ -23,13 +23,13 @@ def id_made_at(message_id: str) -> float | None:
     """Seconds since 1970 that a UUIDv7 or a ULID carries; None for every other id."""
     size = len(message_id)
     if size in (36, 32) and (found := _UUID7.fullmatch(message_id)):
-        return _plausible(int(found[1] + found[2], 16) / 1000)
+        return plausible(int(found[1] + found[2], 16) / 1000)
     # Of digits alone, and as long as a ULID: somebody's number.
     if size == 26 and not message_id.isdigit() and _ULID.fullmatch(message_id):
         milliseconds = 0
         for char in message_id[:10].upper():
             milliseconds = milliseconds * 32 + _CROCKFORD[char]
-        return _plausible(milliseconds / 1000)
+        return plausible(milliseconds / 1000)
     return None
 
 
@@ -37,18 +37,19 @@ def event_made_at(message: Message) -> float | None:
     """The `time` of a CloudEvent that has its attributes in headers; None without one."""
     for name, value in message.headers:
         if name.lower() in _EVENT_TIMES:
-            return _written(unquote(value.decode("ascii", "replace")))
+            return written(unquote(value.decode("ascii", "replace")))
     return None
 
 
-def _written(text: str) -> float | None:
+def written(text: str) -> float | None:
     """A time as ISO 8601 has it; without a zone, UTC is meant."""
     try:
         found = datetime.fromisoformat(text)
-        return _plausible((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())
+        return plausible((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         return None
 
 
-def _plausible(seconds: float) -> float | None:
+def plausible(seconds: float) -> float | None:
+    """The time, where it can be one."""
     return seconds if _FIRST <= seconds < _LAST else None
