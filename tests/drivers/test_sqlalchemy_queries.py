@@ -22,7 +22,7 @@ def test_every_parameter_has_a_type_of_its_own(connection: psycopg.Connection) -
     with connection:
         for field in fields(Queries):
             query: Query | None = getattr(queries, field.name)
-            if query is None:
+            if query is None or not query.names:
                 continue
             try:
                 connection.execute(f"PREPARE q AS {query.numbered}".encode())
