@@ -24,6 +24,7 @@ from oncebox.core.tracing import Tracing
 from oncebox.core.work import Item, Tx, Work
 from oncebox.drivers.session import Session, database_steps
 from oncebox.message import Message
+from oncebox.runtime.limit import Limit
 from oncebox.runtime.meter import Meter
 from oncebox.runtime.sessions import finished
 from oncebox.runtime.signatures import is_coroutine_function
@@ -56,6 +57,7 @@ class Performer:
         self.session = session
         self.load = load
         self.timeout_seconds = work.policy.timeout_seconds
+        self._limit = Limit(self.timeout_seconds)
         self.watchdog = watchdog
         self.meter = meter
         self.hands: dict[type[Step], Callable[[Any], Any]] = {
@@ -179,23 +181,25 @@ class Performer:
 
     async def _handle_async(self, step: steps.Handle) -> Any:
         payload, message, tx = self._arguments(step.items)
-        limit = asyncio.timeout(self.timeout_seconds)
+        handler = step.items[0].handler
+        self._limit.start()
         try:
-            async with limit:
-                handler = step.items[0].handler
-                if handler.effect is not None:
-                    return await handler.call(payload, message, tx, None)
-                result = await handler.call(payload, message, tx, self.session.handle(handler.handle))
-                await finished(self.session.handled())
-                return result
-        except (Exception, SystemExit) as error:
-            if isinstance(error, TimeoutError) and limit.expired():
+            if handler.effect is not None:
+                return await handler.call(payload, message, tx, None)
+            result = await handler.call(payload, message, tx, self.session.handle(handler.handle))
+            await finished(self.session.handled())
+            return result
+        except asyncio.CancelledError as error:
+            if self._limit.end():
                 raise self._late(step) from error
+            raise
+        except (Exception, SystemExit) as error:
             explained = self._explain(error)
             if explained is error:
                 raise
             raise explained from error
         finally:
+            self._limit.end()
             _close(tx)
 
     def _hook(self, step: steps.Ask) -> Callable[[], Any]:
