@@ -11,6 +11,7 @@ import pytest
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.memory import Memory
 from oncebox.message import Message
+from oncebox.runtime import running
 from oncebox.runtime.lasting import lasting
 from tests.core.fixtures import inline, on
 from tests.core.kit import Call, Shop, effect, event
@@ -138,3 +139,40 @@ async def test_being_asked_to_end_ends_it() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 30)
+
+
+async def test_task_that_takes_its_cancellation_for_a_failure_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "CANCEL_SECONDS", 0.01)
+    began = asyncio.Event()
+
+    async def stubborn() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(stubborn())
+    await began.wait()
+    async with asyncio.timeout(30):
+        await running.cancel([task])
+    assert task.cancelled()
+
+
+async def test_failure_of_what_was_asked_to_end_is_no_new_beginning() -> None:
+    began: list[int] = []
+
+    async def fails_when_cancelled() -> None:
+        began.append(1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("the connection was closed under it") from None
+
+    task = asyncio.create_task(lasting("it", fails_when_cancelled))
+    await asyncio.sleep(0)
+    await running.cancel([task])
+    assert len(began) == 1
+    assert isinstance(task.exception(), RuntimeError)

@@ -35,6 +35,8 @@ async def lasting(what: str, run: Callable[[], Awaitable[None]]) -> None:
                 raise
             end: BaseException = error
         except Exception as error:
+            if is_asked():
+                raise
             end = error
         ends = 1 if time.monotonic() - began > STEADY_SECONDS else ends + 1
         pause = pause_seconds(ends)

@@ -467,8 +467,15 @@ def prefetch(policy: Policy, workers: int) -> int:
     )
 
 
+CANCEL_SECONDS = 5.0
+
+
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel and wait; nothing is raised."""
-    for task in tasks:
-        task.cancel()
+    """Cancel and wait; nothing is raised. Asked again when it goes on: a cancellation that meets a failing call of
+    the database may be taken for the failure."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
     await asyncio.gather(*tasks, return_exceptions=True)
