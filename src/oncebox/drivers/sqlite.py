@@ -342,7 +342,10 @@ class AsyncSqliteSession(SqliteSession):
         deadline = time.monotonic() + self.settings.lock_timeout_seconds
         lock = _loops.setdefault(asyncio.get_running_loop(), {}).setdefault(self.path, asyncio.Lock())
         try:
-            await asyncio.wait_for(lock.acquire(), self.settings.lock_timeout_seconds)
+            # Not wait_for, which in Python 3.11 forgets a cancellation that comes as the lock does: whoever was
+            # to end would go on for ever.
+            async with asyncio.timeout(self.settings.lock_timeout_seconds):
+                await lock.acquire()
         except TimeoutError as error:
             raise errors.LockBusy("another task of this process holds SQLite's write lock") from error
         self._loop_lock: asyncio.Lock | None = lock

@@ -12,6 +12,8 @@ import time
 from oncebox.drivers.session import Session
 
 _LOOK_SECONDS = 0.1
+_IDLE_LOOKS = 50
+"""After so many looks at nothing the thread ends; the next handler starts another."""
 
 
 class Watchdog:
@@ -25,12 +27,11 @@ class Watchdog:
 
     def enter(self, session: Session, deadline: float) -> None:
         """A handler starts on this session."""
-        self._deadlines[id(session)] = (deadline, session)
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._look, name="oncebox-watchdog", daemon=True)
-                    self._thread.start()
+        with self._lock:
+            self._deadlines[id(session)] = (deadline, session)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="oncebox-watchdog", daemon=True)
+                self._thread.start()
 
     def leave(self, session: Session) -> None:
         """The handler has returned. Waits for a cancellation that is under way: it must not meet the
@@ -41,8 +42,15 @@ class Watchdog:
                 return
 
     def _look(self) -> None:
+        idle = 0
         while True:
             time.sleep(_LOOK_SECONDS)
+            idle = 0 if self._deadlines else idle + 1
+            if idle >= _IDLE_LOOKS:
+                with self._lock:
+                    if not self._deadlines:
+                        self._thread = None
+                        return
             now = time.monotonic()
             for mark, (deadline, session) in list(self._deadlines.items()):
                 if now > deadline:

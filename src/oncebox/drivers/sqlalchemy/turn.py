@@ -37,7 +37,8 @@ class Turn:
         locks = sqlite._loops.setdefault(asyncio.get_running_loop(), {})
         lock = locks.setdefault(self._path, asyncio.Lock())
         try:
-            await asyncio.wait_for(lock.acquire(), self._seconds)
+            async with asyncio.timeout(self._seconds):  # not wait_for: see the other driver's
+                await lock.acquire()
         except TimeoutError:
             raise _busy() from None
         self._loop_lock = lock
