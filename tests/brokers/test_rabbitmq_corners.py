@@ -594,6 +594,17 @@ async def test_message_that_is_refused_is_its_own_error_and_no_others(
     assert kinds[6:] == [MessageError, MessageError, type(None), MessageError]
 
 
+async def test_two_of_one_id_that_are_both_returned_are_both_errors(rabbit: RabbitMQ, name: str) -> None:
+    sink = rabbit.exchange("", routing_key=f"{name}-nowhere")
+    await sink.open()
+    try:
+        message = Message(id="m", source="shop", type="order.created", payload=b"{}")
+        replies = await asyncio.gather(*(sink.publish([message]) for _ in range(5)))
+    finally:
+        await sink.close()
+    assert [type(reply) for [reply] in replies] == [BrokerError] * 5
+
+
 async def test_topic_of_a_publication_is_its_routing_key(rabbit: RabbitMQ, name: str) -> None:
     async with opened(rabbit.queue(name, create=True)) as source:
         sink = rabbit.exchange("", routing_key="another")

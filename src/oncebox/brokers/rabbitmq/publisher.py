@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple, cast
 
 from aiormq.abc import AbstractChannel
@@ -32,6 +33,8 @@ class Publisher:
         self._channel: AbstractChannel | None = None
         self._opening = asyncio.Lock()
         self._entered = False
+        self._on_the_way: dict[str, asyncio.Future[None]] = {}
+        """Ids that are not confirmed yet, with what tells their end."""
         self.declared: set[str] = set()
         """Queues known to be there, since this channel was opened."""
 
@@ -69,27 +72,43 @@ class Publisher:
             # being changed, may let us in again.
             return [BrokerUnavailable(str(error))] * len(letters)
         for run in _runs(letters):
-            outcomes = await asyncio.gather(
-                *(
-                    # Not one by one to the socket: the confirmation is what is waited for.
-                    cast("Channel", channel).basic_publish(
-                        letter.body,
-                        exchange=letter.exchange,
-                        routing_key=letter.routing_key,
-                        properties=letter.properties,
-                        mandatory=True,
-                        timeout=CALL_SECONDS,
-                        wait=False,
-                    )
-                    for letter in run
-                ),
-                return_exceptions=True,
-            )
+            async with self._alone({letter.properties.message_id or "" for letter in run}):
+                outcomes = await asyncio.gather(
+                    *(
+                        # Not one by one to the socket: the confirmation is what is waited for.
+                        cast("Channel", channel).basic_publish(
+                            letter.body,
+                            exchange=letter.exchange,
+                            routing_key=letter.routing_key,
+                            properties=letter.properties,
+                            mandatory=True,
+                            timeout=CALL_SECONDS,
+                            wait=False,
+                        )
+                        for letter in run
+                    ),
+                    return_exceptions=True,
+                )
             replies += [
                 self._reply(letter, outcome) if isinstance(outcome, BaseException) else None
                 for letter, outcome in zip(run, outcomes, strict=True)
             ]
         return replies
+
+    @asynccontextmanager
+    async def _alone(self, ids: set[str]) -> AsyncIterator[None]:
+        """While none of `ids` is on its way by another call: of two with one id that are both returned, aiormq
+        would take the second for delivered."""
+        while before := {self._on_the_way[each] for each in ids if each in self._on_the_way}:
+            await asyncio.wait(before)
+        over = asyncio.get_running_loop().create_future()
+        self._on_the_way |= dict.fromkeys(ids, over)
+        try:
+            yield
+        finally:
+            for each in ids:
+                del self._on_the_way[each]
+            over.set_result(None)
 
     def _reply(self, letter: Letter, error: BaseException) -> BaseException:
         if isinstance(error, PublishError):
