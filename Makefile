@@ -35,9 +35,11 @@ demo-chain: $(DEV) ## run three services under kills; DATABASE=postgresql://…,
 	@$(PY) -m examples.delivery $(if $(DATABASE),--database $(DATABASE)) $(if $(BROKER),--broker $(BROKER)) \
 		$(if $(SCANS),--scans $(SCANS)) $(if $(KILLS),--kills $(KILLS))
 
-# Types and layers are looked at beside the tests: alone they would leave a core idle.
+# Types and layers are looked at beside the tests: alone they would leave a core idle. Tests start hundreds of
+# interpreters: where PYTHONDONTWRITEBYTECODE is set, each would compile the whole package, half of what it costs.
 test: $(DEV) servers style ## check, and run every test against real servers
 	@mkdir -p reports
+	@$(PY) -m compileall -q src tests proof examples benchmarks
 	@{ $(TYPES); } >reports/types.log 2>&1 & types=$$!; \
 		$(PY) -m pytest $(PYTEST_ARGS); tests=$$?; \
 		wait $$types || { cat reports/types.log; exit 1; }; \
