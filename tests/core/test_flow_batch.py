@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncebox import errors
-from oncebox.core.batch import Run, handle_all, inline_batch
+from oncebox.core.batch import WARY_BATCHES, Run, handle_all, inline_batch
 from oncebox.core.outcomes import Reason, Status
 from oncebox.core.steps import Begin, Commit, Fetch, Flush, Handle, Restore, Rollback, Save, Settle
 from oncebox.core.work import Item, Work
@@ -23,6 +23,7 @@ class Table:
         self.fails = fails
         self.effects: list[str] = []
         self.saved = 0
+        self.saves = 0
         self.runs: Counter[str] = Counter()
         self.calls = 0
 
@@ -32,6 +33,7 @@ class Table:
             match flow.step:
                 case Save():
                     self.saved = len(self.effects)
+                    self.saves += 1
                     flow.reply()
                 case Restore():
                     del self.effects[self.saved :]
@@ -67,7 +69,9 @@ def test_no_handler_runs_more_than_twice_for_its_neighbours_sake(
     everyone = ids(items)
     culprits = data.draw(st.sets(st.sampled_from(everyone))) if len(items) > 1 else set()
     table = Table(lambda one, _: one in culprits)
-    run = table.run(items)
+    of = work(batch=100)
+    of.wary = data.draw(st.integers(0, 1))
+    run = table.run(items, of)
 
     assert table.calls <= 2 * len(items)
     assert max(table.runs.values()) <= 2
@@ -105,6 +109,29 @@ def test_handlers_that_fail_now_and_then_still_leave_one_effect_each(
     assert table.effects == ids(run.done)
     assert len(set(table.effects)) == len(table.effects)
     assert set(ids(run.done)) | {one.message.id for one, _ in run.failed} == set(ids(items))
+
+
+def test_where_messages_failed_lately_a_failure_undoes_few() -> None:
+    of = work(batch=100)
+    table = Table(lambda one, _: one.endswith("99"))
+    table.run([item(f"evt-{n}") for n in range(100)], of)
+    assert table.calls == 199, "nobody expected it"
+    table.calls = table.saves = 0
+    table.run([item(f"evt-{n}") for n in range(100, 200)], of)
+    assert table.calls <= 115
+    assert table.saves <= 8
+    assert len(table.effects) == 2 * 99
+
+
+def test_batches_without_a_failure_save_once_after_a_while() -> None:
+    of = work(batch=100)
+    Table(lambda one, _: one == "evt-1").run([item(f"evt-{n}") for n in range(100)], of)
+    saves = []
+    for _ in range(WARY_BATCHES + 1):
+        table = Table(lambda one, _: False)
+        table.run([item(f"evt-{n}") for n in range(100)], of)
+        saves.append(table.saves)
+    assert saves == [8] * WARY_BATCHES + [1]
 
 
 def test_nothing_is_saved_for_a_batch_of_one() -> None:
@@ -149,11 +176,10 @@ def test_an_inline_batch_is_one_transaction_with_its_culprit_charged_in_it() -> 
         inline_batch(work(batch=2), [good, bad]),
         [
             (Begin, 0), (Fetch, claimed(good, bad)), (Save, None), (Handle, None), (Handle, ValueError("no")),
-            (Restore, None), (Handle, {"n": 1}), (Save, None), (Fetch, [(0, 0)]), (Commit, 0),
-            (Settle, None), (Settle, None),
+            (Restore, None), (Handle, {"n": 1}), (Fetch, [(0, 0)]), (Commit, 0), (Settle, None), (Settle, None),
         ],
     )  # fmt: skip
-    assert queries_of(flow.steps[9]) == ["keep_result", "record_attempt", "unclaim"]
+    assert queries_of(flow.steps[8]) == ["keep_result", "record_attempt", "unclaim"]
     assert flow.value == []
     assert good.outcome is not None
     assert bad.outcome is not None

@@ -8,15 +8,15 @@ import threading
 import pytest
 
 from oncebox.core.run import Perform
-from oncebox.core.steps import Begin, Commit, Rollback, Step
+from oncebox.core.steps import Commit, Rollback, Save, Step
 from oncebox.core.work import Work
 from oncebox.engines.queries import load
 from oncebox.policy import Policy
 from oncebox.runtime.turns import LONGEST_SECONDS, SHORTEST_SECONDS, Hands, Turns
 from tests.waiting import eventually
 
-BATCH = Begin("t", lock_ms=30)
-ALONE = Begin("t")
+BATCH = Save()
+MOVED = Save(again=True)
 
 
 class Clock:
@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def turns(clock: Clock) -> Turns:
-    return Turns(clock)
+    return Turns(clock, patience_seconds=60)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def in_turn(turns: Turns, work: Work, log: list[tuple[int, str]], is_async: bool
     def perform(step: Step) -> None:
         log.append((work.slot, type(step).__name__))
 
-    hands: Hands = dict.fromkeys((Begin, Commit, Rollback), perform)
+    hands: Hands = dict.fromkeys((Save, Commit, Rollback), perform)
     turns.in_turn(work, hands, is_async)
     return lambda step: hands[type(step)](step)
 
@@ -110,11 +110,11 @@ def test_thread_waits_until_the_other_batch_has_ended(
     first(BATCH)
     thread = threading.Thread(target=lambda: (second(BATCH), second(end)), daemon=True)
     thread.start()
-    first(ALONE)  # what is no batch never waits, nor lets anybody in
-    assert (1, "Begin") not in log
+    first(MOVED)  # in the midst of it: neither waits nor lets anybody in
+    assert (1, "Save") not in log
     first(end)
     thread.join(20)
-    assert log.index((0, type(end).__name__)) < log.index((1, "Begin"))
+    assert log.index((0, type(end).__name__)) < log.index((1, "Save"))
 
 
 def test_thread_that_lost_its_connection_lets_the_next_one_in(
@@ -125,9 +125,9 @@ def test_thread_that_lost_its_connection_lets_the_next_one_in(
     first(BATCH)
     turns.leave(works[1])  # not its turn: nothing to give away
     threading.Thread(target=lambda: second(BATCH), daemon=True).start()
-    assert (1, "Begin") not in log
+    assert (1, "Save") not in log
     turns.leave(works[0])
-    eventually(lambda: (1, "Begin") in log, 20)
+    eventually(lambda: (1, "Save") in log, 20)
 
 
 async def test_task_waits_and_a_cancelled_one_takes_no_turn(
@@ -142,16 +142,48 @@ async def test_task_waits_and_a_cancelled_one_takes_no_turn(
     await asyncio.gather(given_up, return_exceptions=True)
     waiting = asyncio.create_task(second(BATCH))
     await asyncio.sleep(0)
-    assert (1, "Begin") not in log
+    assert (1, "Save") not in log
     await first(Commit("t"))
     await waiting
-    assert log[-2:] == [(0, "Commit"), (1, "Begin")]
+    assert log[-2:] == [(0, "Commit"), (1, "Save")]
     await second(Rollback())
     await first(BATCH)
 
 
+def test_thread_goes_on_without_a_turn_rather_than_hold_its_transaction_open(
+    works: list[Work], clock: Clock, log: list[tuple[int, str]]
+) -> None:
+    turns = Turns(clock, patience_seconds=0.01)
+    for work in works:
+        turns.join(work)
+    meet(works[0], 3)
+    first, second = (in_turn(turns, work, log) for work in works)
+    first(BATCH)
+    second(BATCH)
+    second(Commit("t"))
+    assert turns.is_crowded
+    first(Commit("t"))
+    assert log == [(0, "Save"), (1, "Save"), (1, "Commit"), (0, "Commit")]
+
+
+async def test_task_goes_on_without_a_turn_rather_than_hold_its_transaction_open(
+    works: list[Work], clock: Clock, log: list[tuple[int, str]]
+) -> None:
+    turns = Turns(clock, patience_seconds=0.01)
+    for work in works:
+        turns.join(work)
+    meet(works[0], 3)
+    first, second = (in_turn(turns, work, log, is_async=True) for work in works)
+    await first(BATCH)
+    await second(BATCH)
+    await second(Commit("t"))
+    await first(Commit("t"))
+    await second(BATCH)
+    assert log[:4] == [(0, "Save"), (1, "Save"), (1, "Commit"), (0, "Commit")]
+
+
 def test_worker_without_batches_is_left_alone(turns: Turns) -> None:
     work = Work("c", load("sqlite"), Policy())
-    hands: Hands = dict.fromkeys((Begin, Commit, Rollback), print)
+    hands: Hands = dict.fromkeys((Save, Commit, Rollback), print)
     turns.in_turn(work, hands, is_async=False)
     assert set(hands.values()) == {print}

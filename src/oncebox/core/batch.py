@@ -3,12 +3,15 @@
 One savepoint, not one per message: when a handler fails, everything since the savepoint is undone
 (row locks stay), the culprit is set aside, and what had succeeded runs again, which moves the
 savepoint past it. So no handler runs more than twice for its neighbours' sake, however many fail.
+Where messages have failed lately, the savepoint is also moved on every few messages, so that the next
+failure undoes few.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import isqrt
 
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
@@ -37,6 +40,10 @@ LOCK_MS = 30
 """How long a batch waits for a row that another batch holds before both try with half as many."""
 
 
+WARY_BATCHES = 20
+"""How many batches without a failure it takes to expect none."""
+
+
 class Run:
     """What came of a batch: done, failed with the error, and not started within the time bound."""
 
@@ -52,10 +59,12 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
     units: deque[tuple[Item, ...]] = deque(segments(items))
     since: list[tuple[Item, ...]] = []
     again = 0
-    started = work.monotonic()
     saved = len(items) > 1
     if saved:
         yield Save()
+    started = work.monotonic()
+    # Moving it costs a round trip, a failure undoes half of what is between two on average.
+    stride = isqrt(2 * len(items)) if work.wary else len(items)
     while units:
         if run.done and not again and work.monotonic() - started > work.policy.batch_seconds:
             run.left = [item for unit in units for item in unit]
@@ -71,6 +80,7 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
                 run.failed.append((unit[0], error))
             if not saved:
                 raise Undo(run) from error
+            work.wary = WARY_BATCHES
             yield Restore()
             # A list handler does not say which message it failed on: each runs alone.
             alone = [(item,) for item in unit] if len(unit) > 1 else []
@@ -80,11 +90,13 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
             continue
         since.append(unit)
         run.done.extend(unit)
-        if again:
-            again -= 1
-            if not again:
-                yield Save(again=True)
-                since = []
+        moves = again == 1 if again else len(since) >= stride
+        again = max(0, again - 1)
+        if moves and units:
+            yield Save(again=True)
+            since = []
+    if not run.failed:
+        work.wary = max(0, work.wary - 1)
     return run
 
 

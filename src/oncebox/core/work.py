@@ -151,6 +151,8 @@ class Work:
         """Halved when batches get into each other's way, grown by one when they don't."""
         self.crowded: Callable[[Work], None] = lambda work: None
         """Told each time it was halved."""
+        self.wary = 0
+        """For how many batches more a failure is expected."""
         self.reruns: dict[Any, int] = {}
         self.unrecorded: dict[int, Exception] = {}
         """Failures of stored messages that could not be written down yet; recorded before they run again."""

@@ -2,8 +2,9 @@
 
 Batches lock the user's rows in arrival order. Where a few rows are hot, every two batches meet: one waits,
 is rolled back, and tries again with half as many, until batches are no batches any more. One whole batch at
-a time is faster than that, so the workers of a consumer then let each other finish. Now and then they try
-side by side again; what is uniform stays side by side.
+a time is faster than that, so the workers of a consumer then let each other's handlers finish; claiming
+before them goes on side by side. Now and then they try without turns again; what is uniform stays side by
+side.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from oncebox.core.run import Perform
-from oncebox.core.steps import Begin, Commit, Rollback, Step
+from oncebox.core.steps import Commit, Rollback, Save, Step
 from oncebox.core.work import Work
 from oncebox.runtime.sessions import finished
 
 SHORTEST_SECONDS = 2.0
 LONGEST_SECONDS = 60.0
 """How long they take turns before they try side by side again: twice as long each time it did not help."""
+PATIENCE_SECONDS = 1.0
+"""How long a batch waits for its turn: it has a transaction open, which others may come to wait for."""
 TOO_SMALL = 8
 """A batch that was halved to an eighth is one no more."""
 Hands = dict[type[Step], Perform]
@@ -32,8 +36,13 @@ Hands = dict[type[Step], Perform]
 class Turns:
     """What the workers of one consumer share. Correct without it; it only saves batches from each other."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self.monotonic = monotonic
+        self.patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._turn = asyncio.Lock()
         self._works: list[Work] = []
@@ -63,16 +72,16 @@ class Turns:
             each.limit = each.policy.batch
 
     def in_turn(self, work: Work, hands: Hands, is_async: bool) -> None:
-        """Have a worker wait before its batches begin while it is crowded; who has no batches never waits."""
+        """Have a worker wait before its handlers begin while it is crowded; who has no batches never waits."""
         if work.policy.batch == 1:
             return
-        begin, commit, rollback = hands[Begin], hands[Commit], hands[Rollback]
+        save, commit, rollback = hands[Save], hands[Commit], hands[Rollback]
         if is_async:
-            hands[Begin] = partial(self._enter_async, work, begin)
+            hands[Save] = partial(self._enter_async, work, save)
             hands[Commit] = partial(self._end_async, work, commit)
             hands[Rollback] = partial(self._end_async, work, rollback)
         else:
-            hands[Begin] = partial(self._enter, work, begin)
+            hands[Save] = partial(self._enter, work, save)
             hands[Commit] = partial(self._end, work, commit)
             hands[Rollback] = partial(self._end, work, rollback)
 
@@ -85,9 +94,8 @@ class Turns:
             else:
                 self._lock.release()
 
-    def _enter(self, work: Work, perform: Perform, step: Begin) -> Any:
-        if step.lock_ms and self.is_crowded:
-            self._lock.acquire()
+    def _enter(self, work: Work, perform: Perform, step: Save) -> Any:
+        if not step.again and self.is_crowded and self._lock.acquire(timeout=self.patience_seconds):
             self._holder = work
         return perform(step)
 
@@ -97,10 +105,12 @@ class Turns:
         finally:
             self.leave(work)
 
-    async def _enter_async(self, work: Work, perform: Perform, step: Begin) -> Any:
-        if step.lock_ms and self.is_crowded:
-            await self._turn.acquire()
-            self._holder = work
+    async def _enter_async(self, work: Work, perform: Perform, step: Save) -> Any:
+        if not step.again and self.is_crowded:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.patience_seconds):
+                    await self._turn.acquire()
+                    self._holder = work
         return await finished(perform(step))
 
     async def _end_async(self, work: Work, perform: Perform, step: Step) -> Any:
