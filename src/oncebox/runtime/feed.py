@@ -253,13 +253,12 @@ class Feed:
 def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
     """Messages of one key go to one worker, so that batches don't meet on the same rows; the rest
     goes where the line is shortest."""
+    lines = [len(mailbox.items) + len(mailbox.active) for mailbox in mailboxes]
     for item in items:
         key = item.lane or item.message.key
-        if key is not None:
-            box = mailboxes[zlib.crc32(key.encode()) % len(mailboxes)]
-        else:
-            box = min(mailboxes, key=lambda mailbox: len(mailbox.items) + len(mailbox.active))
-        box.items.append(item)
+        place = lines.index(min(lines)) if key is None else zlib.crc32(key.encode()) % len(lines)
+        lines[place] += 1
+        mailboxes[place].items.append(item)
     for mailbox in mailboxes:
         if mailbox.items:
             mailbox.ring()
@@ -267,6 +266,8 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
 
 def report(consumer: str, item: Item, outcome: Outcome) -> None:
     """One log line per failure, with ids and never a payload."""
+    if outcome.status is Status.PROCESSED and not outcome.reason:
+        return
     message = item.message
     ids = {
         "consumer": consumer,
