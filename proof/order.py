@@ -24,7 +24,7 @@ import msgspec
 
 from oncebox import Message
 from oncebox.core.keys import LIST_MAX, stuck_keys
-from oncebox.core.stored import receive
+from oncebox.core.receiving import receive
 from proof.order_worker import Spec, consumer
 from tests.core.kit import Shop
 from tests.crash.nursery import Child, Nursery

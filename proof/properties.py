@@ -23,10 +23,12 @@ from hypothesis.stateful import (
 
 from oncebox.core.dead import Decision
 from oncebox.core.inline import stream
+from oncebox.core.leased import work_long
 from oncebox.core.outcomes import Status
 from oncebox.core.reap import reap_lapsed
+from oncebox.core.receiving import receive
 from oncebox.core.steps import Op
-from oncebox.core.stored import receive, work_batch, work_long
+from oncebox.core.stored import work_batch
 from oncebox.core.work import Item
 from oncebox.policy import Backoff, Mode, Policy
 from proof.bays import bay

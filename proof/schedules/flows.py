@@ -10,10 +10,12 @@ from typing import Any
 from oncebox.core.batch import inline_batch
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import stream
+from oncebox.core.leased import work_long
 from oncebox.core.reap import reap_lapsed
+from oncebox.core.receiving import receive
 from oncebox.core.relay import Relaying, lease, send, take
 from oncebox.core.steps import Op, Script
-from oncebox.core.stored import bury_unknown, receive, work_batch, work_long
+from oncebox.core.stored import bury_unknown, work_batch
 from oncebox.core.work import Item, Work
 from oncebox.policy import Backoff, Mode, Policy
 from proof.schedules.deciding import decide_all, gaps, one_dead, one_old, purge

@@ -10,11 +10,13 @@ from oncebox import App, Backoff, Message
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import stream
 from oncebox.core.keys import close_gaps
+from oncebox.core.leased import work_long
 from oncebox.core.outcomes import Answer
 from oncebox.core.reap import reap_lapsed
+from oncebox.core.receiving import receive
 from oncebox.core.run import run
 from oncebox.core.steps import Op, Publish, Step
-from oncebox.core.stored import bury_unknown, receive, work_batch, work_long
+from oncebox.core.stored import bury_unknown, work_batch
 from oncebox.core.work import Item, Work
 from oncebox.drivers.database import Database
 from oncebox.identity import fingerprint

@@ -12,9 +12,9 @@ from oncebox.core.effects import EffectPolicy, OnUnknown
 from oncebox.core.inline import stream
 from oncebox.core.ordered import deliver_in_order
 from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.receiving import receive
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
-from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session
 from oncebox.identity import Identity

@@ -17,9 +17,11 @@ import psycopg
 
 from oncebox import App, Consumer, Message, Outcome, Tx
 from oncebox.brokers.contract import Source
+from oncebox.core.leased import work_long
+from oncebox.core.receiving import receive
 from oncebox.core.run import Perform, run, run_async
 from oncebox.core.steps import Op
-from oncebox.core.stored import receive, work_batch, work_long
+from oncebox.core.stored import work_batch
 from oncebox.core.work import Item, Work
 from oncebox.runtime.mailbox import Mailbox, ThreadMailbox
 from oncebox.runtime.performer import Performer

@@ -8,9 +8,10 @@ import pytest
 
 from oncebox import Consumer, Status
 from oncebox.core.inline import stream
+from oncebox.core.receiving import receive
 from oncebox.core.run import Perform
 from oncebox.core.steps import Op, Settle
-from oncebox.core.stored import receive, work_batch
+from oncebox.core.stored import work_batch
 from oncebox.core.work import Item, Work
 from oncebox.errors import DatabaseUnavailable
 from tests.core.kit import Shop, effect, event

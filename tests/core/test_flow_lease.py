@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from oncebox import errors
+from oncebox.core.leased import work_long
 from oncebox.core.migrate import Plan, migrate
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.queries import Query
@@ -22,7 +23,6 @@ from oncebox.core.steps import (
     Side,
     Step,
 )
-from oncebox.core.stored import work_long
 from oncebox.core.work import Work
 from tests.core.flows import queued, work
 from tests.core.stepping import Stepped, play, queries_of, script_of

@@ -7,8 +7,9 @@ import pytest
 from oncebox import errors
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.outcomes import Reason, Status
+from oncebox.core.receiving import receive
 from oncebox.core.steps import Begin, Commit, Fetch, Handle, Restore, Rollback, Save, Settle, Side
-from oncebox.core.stored import bury_unknown, receive, work_batch
+from oncebox.core.stored import bury_unknown, work_batch
 from tests.core.flows import item, known, queued, work
 from tests.core.stepping import Stepped, play, queries_of, script_of
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from oncebox import Backoff, Consumer, Status
-from oncebox.core.stored import work_long
+from oncebox.core.leased import work_long
 from oncebox.core.work import Item
 from oncebox.errors import LeaseLost
 from tests.core.bodies import PATIENCE_SECONDS, Gate

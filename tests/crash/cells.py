@@ -19,9 +19,10 @@ from oncebox.core import stored
 from oncebox.core import work as core_work
 from oncebox.core.outcomes import Answer, Status
 from oncebox.core.reap import reap_lapsed
+from oncebox.core.receiving import receive
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Archive, Call, Op, Publish, Step
-from oncebox.core.stored import bury_unknown, receive
+from oncebox.core.stored import bury_unknown
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session, Settings
 from oncebox.runtime import workers

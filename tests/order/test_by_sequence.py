@@ -9,8 +9,8 @@ import pytest
 from oncebox import Backoff, Dead, Status
 from oncebox.core.audit import Act
 from oncebox.core.keys import Passed, close_gaps, reset, skip_gap, stuck_keys
+from oncebox.core.receiving import receive
 from oncebox.core.steps import Begin, Op
-from oncebox.core.stored import receive
 from oncebox.core.work import Work
 from oncebox.errors import UsageError
 from tests.core.fixtures import inline, on, stored

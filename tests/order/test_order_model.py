@@ -17,9 +17,10 @@ from oncebox.core import lanes
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, decide
 from oncebox.core.keys import close_gaps, reset, skip_gap, unblock
+from oncebox.core.leased import take_leased
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.steps import Op
-from oncebox.core.stored import take_leased, work_batch
+from oncebox.core.stored import work_batch
 from oncebox.core.work import Item, Work
 from oncebox.errors import DatabaseUnavailable, UsageError
 from tests.core.deaths import beating, killed_at_handle

@@ -17,9 +17,9 @@ from oncebox.codec import encode_result
 from oncebox.core.batch import results
 from oncebox.core.failure import Fate, Verdict, bury_queued, charge_queued, leaving, record_attempt
 from oncebox.core.lanes import leave, unstick
+from oncebox.core.leased import give_up, take_leased, undone
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.steps import Ask, Begin, Commit, Execute, Fetch, Handle, Keep, Op, Rollback, Settle
-from oncebox.core.stored import give_up, take_leased, undone
 from oncebox.core.unknown import is_unknown
 from oncebox.core.work import Item, Work
 from oncebox.identity import derived

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from oncebox.brokers.contract import Source
 from oncebox.core.keys import close_gaps
 from oncebox.core.reap import reap_lapsed
+from oncebox.core.receiving import receive
 from oncebox.core.run import run_async
 from oncebox.core.steps import Call
-from oncebox.core.stored import bury_unknown, receive
+from oncebox.core.stored import bury_unknown
 from oncebox.core.work import Item, Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.receiving import receive
 from oncebox.core.steps import Op
-from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.runtime.mailbox import ThreadMailbox
 from oncebox.runtime.workers import inline_turn

@@ -19,9 +19,9 @@ from oncebox.consumer import Consumer
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Outcome
 from oncebox.core.reap import reap
+from oncebox.core.receiving import receive
 from oncebox.core.replay import replay
 from oncebox.core.steps import Call, Op
-from oncebox.core.stored import receive
 from oncebox.core.work import Item, Work
 from oncebox.message import Message
 from oncebox.replay import order, placed
