@@ -19,8 +19,8 @@ from oncebox.core.run import run
 from oncebox.core.steps import Step
 from oncebox.core.stored import work_batch
 from oncebox.drivers.database import Database
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
-from oncebox.runtime.running import connection_settings
 from oncebox.runtime.schema import migrate
 
 SMALL = 10_000

@@ -15,8 +15,8 @@ from benchmarks.stage import Place
 from oncebox import App, Message
 from oncebox.core.inline import stream
 from oncebox.core.run import run, run_async
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
-from oncebox.runtime.running import connection_settings
 
 
 class WorkerLoop(Contender):

@@ -27,8 +27,9 @@ from oncebox.runtime.feed import Tallies
 from oncebox.runtime.handles import HandleKind
 from oncebox.runtime.http import Mounts
 from oncebox.runtime.keeper import new_worker_id
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.relay import routes
-from oncebox.runtime.running import PARTS, Running, connection_settings
+from oncebox.runtime.running import PARTS, Running
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
 from oncebox.runtime.sweeper import check_archive, check_window

@@ -28,8 +28,8 @@ from oncebox.drivers.session import Session, Settings
 from oncebox.runtime import workers
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.mailbox import Mailbox, TaskMailbox, ThreadMailbox
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
-from oncebox.runtime.running import connection_settings
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker
 from tests.crash.deciding import DECISIONS, archive

@@ -22,7 +22,8 @@ from oncebox.brokers.remote import RemoteMemory, RemoteSource
 from oncebox.core.steps import Step
 from oncebox.drivers.session import Settings
 from oncebox.policy import Policy
-from oncebox.runtime import running
+from oncebox.runtime import receiver, running
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.sweeper import Sweeper
 from tests.crash import planted
@@ -155,12 +156,12 @@ def set_trip(spec: Spec, events: Events) -> None:
 
 def set_idle_bound(seconds: float) -> None:
     """Have sessions end sooner than the handler's own timeout, so that a handler may outlive its session."""
-    settings = running.connection_settings
 
     def bounded(policy: Policy) -> Settings:
-        return msgspec.structs.replace(settings(policy), idle_timeout_seconds=seconds)
+        return msgspec.structs.replace(connection_settings(policy), idle_timeout_seconds=seconds)
 
-    running.connection_settings = bounded
+    for module in (running, receiver):
+        vars(module)["connection_settings"] = bounded
 
 
 def keep_quiet() -> None:

@@ -9,12 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from oncebox.brokers.contract import Source
 from oncebox.core.keys import close_gaps
 from oncebox.core.reap import reap_lapsed
-from oncebox.core.receiving import receive
 from oncebox.core.run import run_async
 from oncebox.core.steps import Call
 from oncebox.core.stored import bury_unknown
@@ -24,13 +23,12 @@ from oncebox.drivers.session import Session, Settings
 from oncebox.errors import BrokerUnavailable
 from oncebox.policy import Policy
 from oncebox.runtime.feed import Feed, Tallies, hand_out, report
-from oncebox.runtime.intake import Intake
 from oncebox.runtime.keeper import Keeper, new_worker_id
 from oncebox.runtime.lasting import lasting
-from oncebox.runtime.mailbox import TaskMailbox
+from oncebox.runtime.members import Member, concurrency, connection_settings, prefetch
 from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import Performer
-from oncebox.runtime.registry import Registry
+from oncebox.runtime.receiver import Receiver
 from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.sweeper import Sweeper, check_window, warn_of_unbounded
@@ -42,18 +40,6 @@ log = logging.getLogger("oncebox")
 
 PARTS = ("sources", "workers", "relay")
 DRAIN_LOOK_SECONDS = 0.02
-
-
-class Member(Protocol):
-    """What the runtime needs to know of a consumer."""
-
-    name: str
-    policy: Policy
-    registry: Registry
-    intake: Intake
-    source: Source | None
-
-    def work(self, worker: str, slot: int) -> Work: ...
 
 
 class Running:
@@ -242,7 +228,8 @@ class Running:
 
     def _start_feed(self, member: Member, feed: Feed, workers: list[ThreadWorker | TaskWorker]) -> None:
         if member.policy.mode == "stored":
-            receiver = Receiver(self, member, feed, workers)
+            work = member.work(self.worker, 0)
+            receiver = Receiver(member, work, self.database, self.side, feed, workers)
             self._last(f"storing for {member.name}", receiver.run)
             boxes = [receiver.mailbox]
         else:
@@ -384,88 +371,6 @@ class OutgoingBell:
                     await self.running.side(Call(self.running.database.queries.ring, {}))
                 except Exception as error:
                     log.debug("nobody was notified: %s", error)
-
-
-class Receiver:
-    """Stored mode's front door: writes deliveries down, then has them acked."""
-
-    def __init__(
-        self, running: Running, member: Member, feed: Feed, workers: list[ThreadWorker | TaskWorker]
-    ) -> None:
-        self.running = running
-        self.member = member
-        self.feed = feed
-        self.workers = workers
-        self.mailbox = TaskMailbox()
-
-    async def run(self) -> None:
-        """Store what arrives, as much at once as is there, until cancelled."""
-        session: Session | None = None
-        performer: Performer | None = None
-        lost = 0
-        work = self.member.work(self.running.worker, 0)
-        self.mailbox.put_back()  # what an earlier run had in hand, if it was ended in the middle
-        try:
-            while True:
-                await self.mailbox.wait(60)
-                try:
-                    if session is None or performer is None:
-                        session = await self.running.database.connect_async(
-                            connection_settings(self.member.policy)
-                        )
-                        performer = Performer(
-                            work, session, self.running.side, is_async=True, settle=self._settle
-                        )
-                        self.feed.lost(0, False)
-                        lost = 0
-                    while items := self.mailbox.take_many(1000):
-                        for item in await run_async(receive(work, items), performer):
-                            self.mailbox.settled(item)
-                            self.mailbox.items.append(item)
-                except Exception as error:
-                    self.mailbox.put_back()
-                    self.mailbox.ring()
-                    lost += 1
-                    self.feed.lost(0, True)
-                    report_loss(work, lost, error)
-                    if session is not None:
-                        await finished(session.close())
-                        session = None
-                    await asyncio.sleep(pause_seconds(lost))
-        finally:
-            if session is not None:
-                await finished(session.close())
-
-    def _settle(self, item: Item) -> None:
-        self.mailbox.settled(item)
-        self.feed.settle(item)
-        for worker in self.workers:
-            worker.mailbox.ring()
-
-
-def connection_settings(policy: Policy) -> Settings:
-    """Bounds that free a vanished host's locks a little after its handler should have ended."""
-    return Settings(
-        lock_timeout_seconds=policy.lock_timeout_seconds,
-        idle_timeout_seconds=policy.timeout_seconds * 1.5 + 1.0,
-        handlers=True,
-    )
-
-
-def concurrency(member: Member, database: Database) -> int:
-    """Workers for a consumer in this process."""
-    return member.policy.concurrency or (1 if database.dialect == "sqlite" else 4)
-
-
-def prefetch(policy: Policy, workers: int) -> int:
-    """Deliveries to have out at a time: enough for a full batch in work and one at hand, and for workers to go on
-    while some are being answered."""
-    return max(
-        2 * policy.batch * workers,
-        32 * workers,
-        200 if policy.durability == "group" else 0,
-        1000 if policy.mode == "stored" else 0,
-    )
 
 
 CANCEL_SECONDS = 5.0

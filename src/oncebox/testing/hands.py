@@ -11,8 +11,8 @@ from oncebox.core.run import run, run_async
 from oncebox.core.steps import Call, Op
 from oncebox.core.work import Item, Work
 from oncebox.drivers.session import Session, Settings
+from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
-from oncebox.runtime.running import connection_settings
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.testing.loops import Loop
 from oncebox.testing.steps import Steps

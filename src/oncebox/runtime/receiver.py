@@ -1,0 +1,78 @@
+"""Stored mode's front door."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oncebox.core.receiving import receive
+from oncebox.core.run import run_async
+from oncebox.core.work import Item, Work
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Session
+from oncebox.runtime.feed import Feed
+from oncebox.runtime.mailbox import TaskMailbox
+from oncebox.runtime.members import Member, connection_settings
+from oncebox.runtime.performer import Performer
+from oncebox.runtime.sessions import AsyncSideChannel, finished
+from oncebox.runtime.workers import TaskWorker, ThreadWorker, pause_seconds, report_loss
+
+
+class Receiver:
+    """Stored mode's front door: writes deliveries down, then has them acked."""
+
+    def __init__(
+        self,
+        member: Member,
+        work: Work,
+        database: Database,
+        side: AsyncSideChannel,
+        feed: Feed,
+        workers: list[ThreadWorker | TaskWorker],
+    ) -> None:
+        self.member = member
+        self.work = work
+        self.database = database
+        self.side = side
+        self.feed = feed
+        self.workers = workers
+        self.mailbox = TaskMailbox()
+
+    async def run(self) -> None:
+        """Store what arrives, as much at once as is there, until cancelled."""
+        session: Session | None = None
+        performer: Performer | None = None
+        lost = 0
+        work = self.work
+        self.mailbox.put_back()  # what an earlier run had in hand, if it was ended in the middle
+        try:
+            while True:
+                await self.mailbox.wait(60)
+                try:
+                    if session is None or performer is None:
+                        session = await self.database.connect_async(connection_settings(self.member.policy))
+                        performer = Performer(work, session, self.side, is_async=True, settle=self._settle)
+                        self.feed.lost(0, False)
+                        lost = 0
+                    while items := self.mailbox.take_many(1000):
+                        for item in await run_async(receive(work, items), performer):
+                            self.mailbox.settled(item)
+                            self.mailbox.items.append(item)
+                except Exception as error:
+                    self.mailbox.put_back()
+                    self.mailbox.ring()
+                    lost += 1
+                    self.feed.lost(0, True)
+                    report_loss(work, lost, error)
+                    if session is not None:
+                        await finished(session.close())
+                        session = None
+                    await asyncio.sleep(pause_seconds(lost))
+        finally:
+            if session is not None:
+                await finished(session.close())
+
+    def _settle(self, item: Item) -> None:
+        self.mailbox.settled(item)
+        self.feed.settle(item)
+        for worker in self.workers:
+            worker.mailbox.ring()
