@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from oncebox.brokers.rabbitmq import RabbitMQ
 from tests.conftest import missing
 from tests.core.fixtures import _empty, pytest_pyfunc_call, shop_database
 from tests.core.kit import Shop
@@ -43,3 +44,14 @@ def rabbitmq() -> RabbitMQServer:
         return shared_node()
     except Unavailable as error:
         missing(error)
+
+
+@pytest.fixture
+def rabbit(rabbitmq: RabbitMQServer) -> RabbitMQ:
+    return RabbitMQ(rabbitmq.url)
+
+
+@pytest.fixture
+def name(rabbitmq: RabbitMQServer) -> str:
+    """Of a queue or exchange of RabbitMQ that no other test uses."""
+    return rabbitmq.new_name()

@@ -1,8 +1,8 @@
 """RabbitMQ on a bench: a queue per test, on a node that many tests share."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 import amqp  # type: ignore[import-untyped]
@@ -26,6 +26,22 @@ def another_client(server: RabbitMQServer) -> Iterator[Any]:
         yield connection.channel()
     finally:
         connection.close()
+
+
+def send(server: RabbitMQServer, queue: str, body: bytes = b"{}", **properties: Any) -> None:
+    """As another client would, with nothing of ours."""
+    with another_client(server) as channel:
+        channel.basic_publish(amqp.Message(body, delivery_mode=2, **properties), routing_key=queue)
+
+
+@asynccontextmanager
+async def opened(thing: RabbitSource) -> AsyncIterator[RabbitSource]:
+    """Opened for the block, and closed."""
+    await thing.open()
+    try:
+        yield thing
+    finally:
+        await thing.close()
 
 
 class RabbitBench(Bench):
