@@ -29,6 +29,7 @@ from oncebox.runtime.registry import Registry
 from oncebox.runtime.signatures import is_coroutine_function, name_of
 from oncebox.runtime.sweeper import window_seconds
 from oncebox.runtime.taking import line_of, take_all
+from oncebox.runtime.watermarked import check_watermarked
 
 if TYPE_CHECKING:
     from oncebox.app import App
@@ -58,6 +59,7 @@ class Consumer:
                 f'consumer {name!r}: keep_payload="never" needs a source that can hold a message back for a while; '
                 "from this one, what is to be tried again goes to the queue, with its payload"
             )
+        check_watermarked(name, self.policy, source, identity)
         self.registry = Registry(name)
         self.resetting: Handler | None = None
         identity = identity or (source.identity if source is not None else None)

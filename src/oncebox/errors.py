@@ -38,6 +38,7 @@
     ├── HandlerTimeout                the handler ran longer than its policy allows
     ├── UnknownEffect                 a call to the outside may have happened; policy or a person decides
     ├── SequenceGap                   a version before this one is missing
+    ├── TopicChanged                  a partition is not the one its watermark was made for
     ├── HandlerExit                   the handler called sys.exit()
     ├── ProcessDied                   recorded for an attempt whose process was killed
     └── Signal                        what a handler raises to decide its message's fate
@@ -217,6 +218,10 @@ class UnknownEffect(OnceboxError):
 
 class SequenceGap(OnceboxError):
     """Recorded for a message that waited too long for the versions before it. `dead: gap`."""
+
+
+class TopicChanged(OnceboxError):
+    """A partition can't be the one its watermark was made for; nothing of it is handled until somebody has decided."""
 
 
 class ProcessDied(OnceboxError):

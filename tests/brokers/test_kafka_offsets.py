@@ -1,6 +1,7 @@
 """How far a group may say it has come: never past anything unfinished. No broker, no clock."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +77,8 @@ class Hand:
     """A desk with one partition, read to in order."""
 
     def __init__(self, *, keys: str = "", end: int | None = 0, **bounds: int) -> None:
-        self.desk = Desk(**{"window": 100, "buffer_max": 100, "buffer_bytes_max": 10_000, **bounds})
+        words: dict[str, Any] = {"window": 100, "buffer_max": 100, "buffer_bytes_max": 10_000, **bounds}
+        self.desk = Desk(**words)
         self.lane = self.assign(end)
         self.read(keys)
 

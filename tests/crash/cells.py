@@ -18,6 +18,7 @@ from oncebox import App, Backoff
 from oncebox.core import stored
 from oncebox.core import work as core_work
 from oncebox.core.outcomes import Answer, Status
+from oncebox.core.place import Place as LogPlace
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.receiving import receive
 from oncebox.core.run import run, run_async
@@ -164,7 +165,15 @@ class Cell:
         """A delivery as the intake makes it."""
         item = self.consumer.intake.from_message(delivery.message(self.scenario.long))
         item.delivery = delivery.number
+        if self.scenario.marked:
+            item.place = self._place(delivery)
         return item
+
+    def _place(self, delivery: Delivery) -> LogPlace:
+        """A broker reads on from the first that is not acked."""
+        offset, before = ord(delivery.id), [ord(other.id) for other in self.pending.values()]
+        after = max((other for other in before if other < offset), default=-1)
+        return LogPlace("log", 0, offset, after, raw=delivery.spec.encode())
 
     # What a test calls.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,7 @@ from oncebox.core.steps import Call
 from tests.crash import deciding, sending
 from tests.crash import events as log
 from tests.crash.cells import LEASE_SECONDS, Cell, Place
-from tests.crash.checker import Key, Seen, Sent, violations
+from tests.crash.checker import Key, Ledger, Seen, Sent, Tables, violations
 from tests.crash.deciding import DECISIONS
 from tests.crash.effects import tables
 from tests.crash.faults import Ended, Fault, Steps, Stuck
@@ -212,7 +213,7 @@ class Run:
         return bool(sending.outgoing(self.bench.reader, self.place.consumer, self.scenario.sends))
 
     def _queued(self) -> list[str]:
-        if self.scenario.mode == "inline" and not self.scenario.order_by:
+        if self.scenario.mode == "inline" and not self.scenario.order_by and not self.scenario.marked:
             return []
         return [row.key[2] for row in tables(self.bench.reader, self.place.consumer).queue]
 
@@ -240,6 +241,8 @@ class Run:
             forgotten=self.forgotten,
         )
         found = sending.counted_in(self.bench.reader, self.place.consumer, scenario, events)
+        if scenario.marked:
+            found = self._marked(found)
         refused = self.fault is not None and self.fault.what in ("error", "conflict", "busy")
         wrong = sending.wrong(scenario, events, refused=refused)
         wrong += deciding.wrong(
@@ -251,6 +254,18 @@ class Run:
         again, found = deciding.replayed(self.bench.reader, self.place.consumer, scenario.runs, found)
         unsent = ["I5: outbox rows never left"] if self._unsent() else []
         return self.stuck + violations(seen, found) + wrong + left + again + unsent
+
+    def _marked(self, found: Tables) -> Tables:
+        """What the mark has passed counts as a ledger row, where it has none of its own."""
+        table = "oncebox_watermark" if self.bench.url.startswith("sqlite") else "oncebox.watermark"
+        rows = self.bench.reader.execute(
+            f"SELECT last FROM {table} WHERE consumer = '{self.place.consumer}'"
+        ).fetchall()
+        known = {row.key for row in found.ledger}
+        passed = {
+            self._key_of(each.id) for each in self.deliveries.values() if rows and ord(each.id) <= rows[0][0]
+        }
+        return replace(found, ledger=[*found.ledger, *(Ledger(key) for key in sorted(passed - known))])
 
     def _key_of(self, message_id: str) -> Key:
         return (self.place.consumer, "s", message_id)

@@ -35,6 +35,8 @@ class Scenario:
     long: bool = False
     endings: dict[str, str | None] = field(default_factory=dict)
     """How messages end that are not simply done; None where that depends on the fault."""
+    marked: bool = False
+    """Duplicates are told by watermark: an id's letter is its place in the partition."""
     sends: str = ""
     """What handlers do besides their effect: `publish`, `send`. `retry` and `park`: they are no
     transaction's but calls to the outside, and that is done about a call which may have happened."""
@@ -132,6 +134,20 @@ SCENARIOS = (
     Scenario("lease in order", "stored", ("a", "b"), BY_KEY, long=True),
     Scenario("inline in order", "inline", ("a", "b", "a"), BY_KEY, {"a": 1}),
     Scenario("inline by sequence", "inline", ("b", "a"), BY_SEQUENCE),
+    Scenario("partition", "inline", ("a", "b", "c"), before=("a",), marked=True),
+    Scenario("partition redelivered", "inline", ("a*", "b*"), marked=True),
+    Scenario("partition batch", "inline", ("a", "b", "c"), {"batch": 3}, before=("a",), marked=True),
+    Scenario("partition batch with a failure", "inline", ("a", "b", "c"), {"batch": 3}, {"b": 1}, marked=True),
+    Scenario("partition retry", "inline", ("a", "b"), behaviour={"a": 1}, marked=True),
+    Scenario("partition dead", "inline", ("a",), ONE_TRY, {"a": "forever"}, endings={"a": "dead"}, marked=True),
+    Scenario(
+        "partition discard", "inline", ("a", "b"), behaviour={"a": "discard"}, endings={"a": "discarded"}, marked=True
+    ),
+    Scenario("partition unknown type", "inline", ("a?", "b"), endings={"a?": "dead"}, marked=True),
+    Scenario(
+        "partition crash loop", "inline", ("a*", "b"), {"crash_limit": 1}, deaths=1, endings={"a*": "dead"},
+        marked=True,
+    ),
     Scenario("gap, skipped", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "skip"}),
     Scenario(
         "gap, parked", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "park"},

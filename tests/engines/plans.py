@@ -110,6 +110,8 @@ ELSEWHERE = {
     "outbox_take", "outbox_flush", "outbox_drop", "outbox_keep", "outbox_fail", "outbox_park", "outbox_sweep",
     "outbox_status", "effect_start", "effect_look", "effect_settle", "effect_resolve", "effects_open",
     "outbox_parked", "outbox_parked_count", "outbox_retry", "outbox_discard", "audit",  # by people
+    "watermark_move", "watermark_look", "watermark_begin", "watermark_set",  # a table of a row per partition
+    "watermark_list", "watermark_forget",  # by people
     "keys_stuck", "keys_count", "place_of", "dead_choose", "dead_count", "dead_row", "dead_reopen",  # by people
     "dead_requeue", "dead_discard", "dead_drop",
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",

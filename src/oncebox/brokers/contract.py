@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from oncebox.core.place import Place
 from oncebox.errors import BrokerError, BrokerUnavailable, ConfigError
 from oncebox.identity import Identity, Resolver
 from oncebox.message import Headers, Message
@@ -25,6 +26,7 @@ __all__ = [
     "Sink",
     "Source",
     "SourceFacts",
+    "Watermarked",
     "bound_identity",
 ]
 
@@ -49,6 +51,8 @@ class Delivery(msgspec.Struct, kw_only=True):
     """How often the broker has delivered this, 1 = first; always 1 where it does not count."""
     redelivered: bool = False
     """True when this may be a redelivery. False is a promise only where the broker counts."""
+    place: Place | None = None
+    """Where it lies in its partition, from a source that has duplicates told by watermark."""
     tag: Any = None
     """The source's own handle for its answer; opaque to everyone else, and never identity."""
 
@@ -146,6 +150,13 @@ class Delaying(Protocol):
     delays: bool
     """Whether the broker can put one message off while others go on. Where it can't, a `nack` would hold
     up what is behind: what fails in an inline consumer goes to its queue in the database, and is acked."""
+
+
+class Watermarked(Protocol):
+    """What a `Source` may say about itself besides: `watermarked`. Without it, False is understood."""
+
+    watermarked: bool
+    """Every delivery has a `place`, and duplicates are told by it: one row per partition instead of one per message."""
 
 
 class Burying(Protocol):

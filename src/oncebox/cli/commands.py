@@ -37,6 +37,8 @@ from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
 from oncebox.cli.status import status_command
 from oncebox.cli.teach import teach
+from oncebox.cli.watermarks import forget_command as watermarks_forget
+from oncebox.cli.watermarks import list_command as watermarks_list
 from oncebox.errors import ConfigError, OnceboxError
 
 _TRY = "Try it"
@@ -58,6 +60,9 @@ effects_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="C
 keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Ordered keys that stand still.")
 outbox_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Messages that did not get out.")
 schema_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The tables as SQL text.")
+watermarks_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="rich", help="How far partitions are handled."
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -134,6 +139,8 @@ keys_app.command("reset", help=teach(keys_reset))(keys_reset)
 outbox_app.command("list", help=teach(outbox_list))(outbox_list)
 outbox_app.command("retry", help=teach(outbox_retry))(outbox_retry)
 outbox_app.command("discard", help=teach(outbox_discard))(outbox_discard)
+watermarks_app.command("list", help=teach(watermarks_list))(watermarks_list)
+watermarks_app.command("forget", help=teach(watermarks_forget))(watermarks_forget)
 app.command("replay", help=teach(replay_command), rich_help_panel=_DECIDE)(replay_command)
 app.command("purge", help=teach(purge_command), rich_help_panel=_DECIDE)(purge_command)
 schema_app.command("print", help=teach(print_command))(print_command)
@@ -169,11 +176,17 @@ def outbox() -> None:
     """Outgoing messages that were given up: list them, try again, or let go."""
 
 
+@watermarks_app.callback()
+def watermarks() -> None:
+    """Partitions whose duplicates are told by watermark: how far they are handled, and have one start anew."""
+
+
 app.add_typer(archive_app, name="archive", rich_help_panel=_DECIDE)
 app.add_typer(dead_app, name="dead", rich_help_panel=_DECIDE)
 app.add_typer(keys_app, name="keys", rich_help_panel=_DECIDE)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_DECIDE)
 app.add_typer(effects_app, name="effects", rich_help_panel=_DECIDE)
+app.add_typer(watermarks_app, name="watermarks", rich_help_panel=_DECIDE)
 app.add_typer(schema_app, name="schema", rich_help_panel=_TABLES)
 
 

@@ -279,8 +279,8 @@ def is_suspect(item: Item) -> bool:
     return item.message.deliveries > 1
 
 
-def may_start(work: Work, item: Item, token: str) -> Op[bool]:
-    """Count the deaths a suspect has caused, and mark it before it runs.
+def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ()) -> Op[bool]:
+    """Count the deaths a suspect has caused, and mark it before it runs; `claims` is what a grave needs besides.
 
     A first start is not marked, which would cost every message a write; once one death is
     known, the broker's count tells that there was a first one too.
@@ -292,7 +292,7 @@ def may_start(work: Work, item: Item, token: str) -> Op[bool]:
     item.attempts, item.deaths = failures, deaths
     if deaths >= work.policy.crash_limit:
         error = errors.ProcessDied(f"{deaths} processes died with this message in hand")
-        yield Commit(token, (bury(work, item, Reason.CRASH_LOOP, error, failures + deaths),))
+        yield Commit(token, (*claims, bury(work, item, Reason.CRASH_LOOP, error, failures + deaths)))
         item.outcome = Outcome(Status.DEAD, error=error, reason=Reason.CRASH_LOOP)
         yield from withdraw(work, item)
         return False

@@ -138,6 +138,12 @@ class Queries:
     keys_stuck: Query
     keys_count: Query
     spill: Query
+    watermark_move: Query
+    watermark_look: Query
+    watermark_begin: Query
+    watermark_set: Query
+    watermark_list: Query
+    watermark_forget: Query
     dead_choose: Query
     dead_count: Query
     dead_row: Query

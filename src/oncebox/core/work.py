@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.outgoing import Outlets, Publication, Sending, Tx
@@ -15,6 +15,9 @@ from oncebox.core.queries import Queries, Query
 from oncebox.core.steps import Call
 from oncebox.message import Message
 from oncebox.policy import Policy
+
+if TYPE_CHECKING:
+    from oncebox.core.place import Place
 
 __all__ = ["Item", "Tx", "Work", "new_token"]
 
@@ -57,6 +60,7 @@ class Item:
         "observed",
         "outcome",
         "payload",
+        "place",
         "publications",
         "refusal",
         "result",
@@ -92,6 +96,8 @@ class Item:
         self.losses = 0
         """How often the connection was lost while its handler ran."""
         self.seq = 0
+        self.place: Place | None = None
+        """Where it lies in its partition; None where duplicates are told by the ledger."""
         self.lane: str | None = None
         """What it is ordered by; None where it is not."""
         self.version: int | None = None

@@ -256,6 +256,8 @@ def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
     lines = [len(mailbox.items) + len(mailbox.active) for mailbox in mailboxes]
     for item in items:
         key = item.lane or item.message.key
+        if item.place is not None:
+            key = f"{item.place.topic}:{item.place.partition}"  # one after the other, in one worker
         place = lines.index(min(lines)) if key is None else zlib.crc32(key.encode()) % len(lines)
         lines[place] += 1
         mailboxes[place].items.append(item)

@@ -44,8 +44,11 @@ class Intake:
         try:
             resolved = self.identity.resolve(delivery)
         except Exception as error:
-            return self._unusable(delivery, error)
-        return self.from_resolved(delivery, resolved)
+            item = self._unusable(delivery, error)
+        else:
+            item = self.from_resolved(delivery, resolved)
+        item.place = delivery.place
+        return item
 
     def from_resolved(self, delivery: Delivery, resolved: Resolved) -> Item:
         """The same for a delivery whose identity is resolved already."""

@@ -16,6 +16,8 @@ from oncebox.core.effects import work_effect
 from oncebox.core.inline import is_suspect, stream
 from oncebox.core.leased import work_long
 from oncebox.core.ordered import deliver_in_order
+from oncebox.core.partition import deliver_in_partition
+from oncebox.core.place import follows
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch
@@ -46,6 +48,9 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
     if item.lane is not None:
         yield from deliver_in_order(work, item)
         return True
+    if item.place is not None:
+        yield from _partition_turn(work, mailbox, item)
+        return True
     if work.policy.batch == 1 or work.limit == 1 or not _batchable(work, item):
         yield from stream(work, item)
         work.succeeded()
@@ -63,6 +68,26 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
         mailbox.active.remove(item)
         mailbox.items.appendleft(item)
     return True
+
+
+def _partition_turn(work: Work, mailbox: Mailbox, item: Item) -> Op[None]:
+    """As many as one transaction may have, of one partition and without a gap."""
+    items = [item]
+    while len(items) < work.limit and _is_plain(items[-1]) and mailbox.items:
+        if not (_is_plain(mailbox.items[0]) and follows(mailbox.items[0], items[-1])):
+            break
+        following = mailbox.take()
+        assert following is not None
+        items.append(following)
+    for left in reversed((yield from deliver_in_partition(work, items))):
+        mailbox.active.remove(left)
+        mailbox.items.appendleft(left)
+    if len(items) == 1:
+        work.succeeded()
+
+
+def _is_plain(item: Item) -> bool:
+    return item.refusal is None and item.unrecorded is None and not is_suspect(item)
 
 
 def _batchable(work: Work, item: Item) -> bool:
@@ -123,7 +148,9 @@ class Crew:
 
         def next_one() -> Item | None:
             # A group or a chain takes only what its kind of transaction can carry.
-            if not mailbox.items or work.policy.batch > 1 or mailbox.items[0].lane is not None:
+            if not mailbox.items or work.policy.batch > 1:
+                return None
+            if mailbox.items[0].lane is not None or mailbox.items[0].place is not None:
                 return None
             return mailbox.take()
 

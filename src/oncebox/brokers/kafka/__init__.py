@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 try:
     import confluent_kafka  # noqa: F401 - only to say early, and in plain words, that it is missing
@@ -15,6 +15,7 @@ from oncebox.brokers.contract import bound_identity
 from oncebox.brokers.kafka.settings import checked, consumer_words, producer_words
 from oncebox.brokers.kafka.sink import KafkaTopic
 from oncebox.brokers.kafka.source import KafkaSource
+from oncebox.brokers.kafka.watermarks import by_watermark
 from oncebox.errors import ConfigError
 from oncebox.identity import Identity, Resolver
 
@@ -44,6 +45,7 @@ class Kafka:
         group: str,
         type: str | Resolver | None = None,  # noqa: A002 - the word that every source uses
         identity: Identity | None = None,
+        deduplicate: Literal["ledger", "watermark"] = "ledger",
         dead_letter: str | None = None,
         window: int = 2_000,
         prefetch: int = 1_000,
@@ -55,6 +57,8 @@ class Kafka:
     ) -> KafkaSource:
         """A member of the consumer group `group`, subscribed to these topics; `"^orders.*"` is a pattern.
 
+        - `deduplicate`: by the ledger, which knows every message's id, or by `"watermark"`: one row per partition
+          says how far it is handled. That tells what is read twice, not what was sent twice;
         - `dead_letter`: a topic that gets a copy of every message that is dead here, with its headers;
         - `window`: how many offsets a partition may be read beyond its committed position;
         - `prefetch`, `prefetch_bytes`: how much may lie in this process without being handed out;
@@ -70,6 +74,11 @@ class Kafka:
         where = f"kafka.topics({', '.join(map(repr, topics))})"
         if dead_letter is not None and (not _is_text(dead_letter) or dead_letter in topics):
             raise ConfigError(f"{where}: dead_letter={dead_letter!r}: it is another topic's name, or None")
+        if deduplicate not in ("ledger", "watermark"):
+            raise ConfigError(f"{where}: deduplicate={deduplicate!r}: it is one of 'ledger', 'watermark'")
+        bound = bound_identity(identity, type)
+        if deduplicate == "watermark":
+            bound = by_watermark(bound, where)
         for word, value in (("window", window), ("prefetch", prefetch), ("prefetch_bytes", prefetch_bytes)):
             if not _is_whole(value):
                 raise ConfigError(f"{where}: {word}={value!r}: it is a whole number, 1 or more")
@@ -81,7 +90,8 @@ class Kafka:
             self.servers,
             topics,
             words,
-            identity=bound_identity(identity, type),
+            identity=bound,
+            watermarked=deduplicate == "watermark",
             window=window,
             buffer=prefetch,
             buffer_bytes=prefetch_bytes,

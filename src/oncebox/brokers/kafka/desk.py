@@ -23,10 +23,12 @@ class Desk:
     """All that one source holds. Every method may be called from any thread.
 
     `window` bounds how far a partition's reading may get ahead of its committed position, and
-    `buffer_max` and `buffer_bytes_max` what lies here without having been handed out.
+    `buffer_max` and `buffer_bytes_max` what lies here without having been handed out. `serial`: what was put off
+    holds back its partition, not its key.
     """
 
-    def __init__(self, *, window: int, buffer_max: int, buffer_bytes_max: int) -> None:
+    def __init__(self, *, window: int, buffer_max: int, buffer_bytes_max: int, serial: bool = False) -> None:
+        self.serial = serial
         self.window = window
         self.buffer_max = buffer_max
         self.buffer_bytes_max = buffer_bytes_max
@@ -167,13 +169,15 @@ class Desk:
                 self._bytes -= len(held.delivery.body)
                 if not held.lane.live or held.lane.held.get(held.offset) is not held:
                     continue
-                key = held.delivery.key
+                key = self._key(held.delivery)
                 if key is not None and (waiting := held.lane.waiting.get(key)) is not None:
                     waiting.behind.append(held)
                     continue
                 self._turns += 1
                 held.turn = self._turns
                 held.delivery.tag = Tag(held.lane, held.offset, held.turn)
+                if held.delivery.place is not None and held.lane.facts is not None:
+                    held.delivery.place = held.delivery.place._replace(**held.lane.facts._asdict())
                 taken.append(held.delivery)
             self._tell()
         return taken
@@ -206,8 +210,9 @@ class Desk:
                 )
                 held.delivery = again
                 heapq.heappush(self._delayed, (due, held.arrival, held))
-                if again.key is not None:
-                    held.lane.waiting.setdefault(again.key, Waiting()).count += 1
+                key = self._key(again)
+                if key is not None:
+                    held.lane.waiting.setdefault(key, Waiting()).count += 1
             self._tell()
         self.wake()
 
@@ -223,6 +228,9 @@ class Desk:
         self.wake()
 
     # Under the lock
+
+    def _key(self, delivery: Delivery) -> str | None:
+        return "" if self.serial else delivery.key
 
     def _has_room(self) -> bool:
         lying = len(self._fresh) + len(self._back)
@@ -254,7 +262,7 @@ class Desk:
             if not held.lane.live:
                 continue
             self._return(held)
-            key = held.delivery.key
+            key = self._key(held.delivery)
             waiting = held.lane.waiting.get(key) if key is not None else None
             if key is None or waiting is None:
                 continue

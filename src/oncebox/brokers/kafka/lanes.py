@@ -7,15 +7,25 @@ from typing import NamedTuple
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.kafka.offsets import OffsetTracker
 
-__all__ = ["Held", "Lane", "Tag", "Waiting"]
+__all__ = ["Facts", "Held", "Lane", "Tag", "Waiting"]
+
+
+class Facts(NamedTuple):
+    """What tells a log from another one of its name."""
+
+    topic_id: str
+    """Empty where the cluster does not tell."""
+    end: int | None
+    asked: float
+    """Before they were asked, on the monotonic clock."""
 
 
 class Lane:
     """One partition for as long as it is assigned. A later assignment of it is another lane."""
 
     __slots__ = (
-        "committed", "confirmed", "end", "first", "held", "live", "partition", "paused", "recalled", "topic",
-        "tracker", "waiting",
+        "committed", "confirmed", "end", "facts", "first", "held", "last", "live", "partition", "paused",
+        "recalled", "topic", "tracker", "waiting",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, end: int | None, committed: int | None) -> None:
@@ -36,6 +46,10 @@ class Lane:
         self.end = end
         """The partition's end when it was assigned: nobody has read what came later. None: not known."""
         self.waiting: dict[str, Waiting] = {}
+        self.last = -1
+        """The offset that was read last in this assignment."""
+        self.facts: Facts | None = None
+        """What is known of the log, where that is asked for."""
 
     def may_be_known(self, offset: int, window: int) -> bool:
         """Whether another consumer may have had it before us: it was there when we came, and not

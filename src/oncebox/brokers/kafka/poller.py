@@ -19,6 +19,7 @@ from oncebox.brokers.kafka.lanes import Lane
 from oncebox.brokers.kafka.logs import Log, reason_of, translated
 from oncebox.brokers.kafka.records import delivery
 from oncebox.brokers.kafka.topology import ends_of, positions_of
+from oncebox.brokers.kafka.watermarks import Incarnations
 from oncebox.errors import BrokerUnavailable, OnceboxError
 
 log = logging.getLogger("oncebox.kafka")
@@ -38,6 +39,7 @@ class Poller(threading.Thread):
     def __init__(
         self, words: dict[str, Any], topics: Sequence[str], *, desk: Desk, where: str,
         commit_every_seconds: float, drain_seconds: float, wake: Callable[[], None],
+        incarnations: Incarnations | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name=f"kafka-{topics[0]}", daemon=True)
         self._words = words
@@ -47,6 +49,8 @@ class Poller(threading.Thread):
         self._commit_every_seconds = commit_every_seconds
         self._drain_seconds = drain_seconds
         self._wake = wake
+        self._incarnations = incarnations
+        """Asked for what tells a log from another one of its name; None where nobody needs it."""
         self._stopping = threading.Event()
         self._abandoning = False
         self._flushing = False
@@ -112,6 +116,8 @@ class Poller(threading.Thread):
             self._commit(consumer, now)
         if self.trouble is not None and now - self._probed > PROBE_EVERY_SECONDS:
             self._probe(consumer)
+        if self._incarnations is not None:
+            self._incarnations.ask_again(consumer, self._desk.lanes())
         paused = self._hold(consumer)
         if (record := consumer.poll(POLL_SECONDS if not paused else POLL_SECONDS / 5)) is None:
             return
@@ -138,7 +144,11 @@ class Poller(threading.Thread):
             if lane.first is None:
                 self._begin(consumer, lane, offset)
             redelivered = lane.may_be_known(offset, self._desk.window)
-            read.append((lane, offset, delivery(record, None, redelivered=redelivered)))
+            handed = delivery(record, None, redelivered=redelivered)
+            if self._incarnations is not None:
+                handed.place = self._incarnations.place(consumer, lane, record)
+            lane.last = offset
+            read.append((lane, offset, handed))
         if read:
             self.trouble = None
             self._desk.put(read)

@@ -18,6 +18,7 @@ from oncebox.brokers.kafka.logs import Log, translated
 from oncebox.brokers.kafka.poller import Poller
 from oncebox.brokers.kafka.records import ID_HEADERS
 from oncebox.brokers.kafka.topology import reached
+from oncebox.brokers.kafka.watermarks import Incarnations
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
 
@@ -47,17 +48,23 @@ class KafkaSource:
 
     def __init__(
         self, servers: str, topics: Sequence[str], words: dict[str, Any], *, identity: Identity,
-        window: int, buffer: int, buffer_bytes: int, commit_every_seconds: float, drain_seconds: float,
-        redelivery_horizon_seconds: float | None, dead_letter: str | None, producer: dict[str, Any],
+        watermarked: bool, window: int, buffer: int, buffer_bytes: int, commit_every_seconds: float,
+        drain_seconds: float, redelivery_horizon_seconds: float | None, dead_letter: str | None,
+        producer: dict[str, Any],
     ) -> None:  # fmt: skip
         self.topics = tuple(topics)
         self.group = str(words["group.id"])
         self.name = f"{'+'.join(self.topics)}@{self.group}"
         self.identity = identity
-        self.redelivery_horizon_seconds = redelivery_horizon_seconds
+        self.watermarked = watermarked
+        """Duplicates are told by place: see `Watermarked`."""
+        # A mark forgets nothing, however late a message comes again; only what failed is in the ledger.
+        self.redelivery_horizon_seconds = 0.0 if watermarked else redelivery_horizon_seconds
         self._where = f"Kafka at {servers}, topics {', '.join(self.topics)}, group {self.group}"
         self._words = words
-        self._new_desk = partial(Desk, window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes)
+        self._new_desk = partial(
+            Desk, window=window, buffer_max=buffer, buffer_bytes_max=buffer_bytes, serial=watermarked
+        )
         self._desk = self._new_desk()
         self._dead_letters = (
             None
@@ -66,7 +73,7 @@ class KafkaSource:
         )
         self._poller: Poller | None = None
         self._new_poller = partial(
-            Poller, words, self.topics, where=self._where,
+            Poller, words, self.topics, where=self._where, incarnations=Incarnations(words) if watermarked else None,
             commit_every_seconds=commit_every_seconds, drain_seconds=drain_seconds, wake=self._wake,
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,7 +108,7 @@ class KafkaSource:
             except BaseException:
                 await self._dead_letters.close()
                 raise
-        if self.identity.id is None:
+        if self.identity.id is None and not self.watermarked:
             log.info(
                 "%s: ids come from CloudEvents, or from a header: %s; name another place with identity=Identity(id=…)",
                 self._where,
