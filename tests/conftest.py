@@ -109,9 +109,10 @@ def pg_url(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def recycled(postgres: Postgres) -> Recycled:
+def recycled(postgres: Postgres) -> Iterator[Recycled]:
     """The session's database for `recycled_pg_url`."""
-    return Recycled(postgres)
+    with Recycled(postgres) as database:
+        yield database
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.core.drivers import KINDS
 from tests.core.kit import Shop
+from tests.recycled import EMPTY, Errands
 from tests.servers import Postgres
 
 
@@ -39,9 +39,12 @@ sqlite = on("sqlite", "sqlite-async")
 
 
 @pytest.fixture(scope="session")
-def shop_database(postgres: Postgres) -> str:
+def shop_database(postgres: Postgres) -> Iterator[str]:
     """One PostgreSQL database for all shops; each finds it empty."""
-    return postgres.create_database()
+    url = postgres.create_database()
+    with Errands(url) as errands:
+        _errands[url] = errands
+        yield url
 
 
 @pytest.fixture
@@ -82,16 +85,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+_errands: dict[str, Errands] = {}
+
+
 def _empty(url: str) -> None:
     """Delete, not drop: a fresh database costs fifty times as much. Whoever is left over is ended first."""
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        tables = admin.execute(
-            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
-            "WHERE schemaname IN ('oncebox', 'public') AND tablename <> 'version'"
-        ).fetchall()
-        for (table,) in tables:
-            admin.execute(f"DELETE FROM {table}".encode())
+    _errands[url].run(EMPTY)

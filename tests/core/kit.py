@@ -4,12 +4,18 @@
 """
 
 import asyncio
+import atexit
+import functools
+import shutil
 import sqlite3
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -54,8 +60,10 @@ class Shop:
         self._seen: Any = None
         self.closed = False
         self._url = seen or url
-        migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
+        if self.kind.engine == "sqlite" and not _path(url).exists():
+            shutil.copyfile(_pattern(), _path(url))
         if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'shop_effect'"):
+            migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
             self.rows(EFFECT)
 
     async def close(self) -> None:
@@ -247,9 +255,7 @@ class Shop:
         """Ask the database, on a connection of the observer's own that commits at once."""
         if self._seen is None:
             self._seen = (
-                sqlite3.connect(
-                    urlsplit(self._url).path.removeprefix("/"), isolation_level=None, check_same_thread=False
-                )
+                sqlite3.connect(_path(self._url), isolation_level=None, check_same_thread=False)
                 if self.kind.engine == "sqlite"
                 else psycopg.connect(self._url, autocommit=True)
             )
@@ -286,6 +292,24 @@ class Shop:
         return self.rows(
             f"SELECT {columns} FROM {self.table('attempt')} WHERE message_id = ? ORDER BY n", message_id
         )
+
+
+def _path(url: str) -> Path:
+    return Path(urlsplit(url).path.removeprefix("/"))
+
+
+@functools.cache
+def _pattern() -> Path:
+    """A SQLite file with all tables, to be copied: migrating takes longer than most tests."""
+    folder = tempfile.mkdtemp(prefix="oncebox-shop-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, "shop.db")
+    app = App(f"sqlite:///{path}")
+    migrate(app.database)
+    app.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(EFFECT)
+    return path
 
 
 def _catalogue(kind: Kind) -> str:

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.core.fixtures import mode, pytest_pyfunc_call, shop_database
+from tests.core.fixtures import _empty, mode, pytest_pyfunc_call, shop_database
 from tests.drivers.orm import KINDS, OrmShop
 
 __all__ = ["mode", "pytest_pyfunc_call", "shop_database"]
@@ -25,17 +24,7 @@ def shop_url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     if KINDS[kind].engine == "sqlite":
         return f"sqlite:///{tmp_path / 'shop.db'}"
     url: str = request.getfixturevalue("shop_database")
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        tables = admin.execute(
-            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
-            "WHERE schemaname IN ('public', 'oncebox') AND tablename <> 'version'"
-        ).fetchall()
-        for (table,) in tables:
-            admin.execute(f"DELETE FROM {table}".encode())
+    _empty(url)
     return url
 
 

@@ -16,6 +16,7 @@ from oncebox.engines.migrations import statements
 from oncebox.inbox import Inbox
 from tests.guard import rigs_django, rigs_drivers, rigs_sqlalchemy
 from tests.guard.rigs import Rig
+from tests.recycled import Errands
 from tests.servers import Postgres
 
 RIGS = [*rigs_drivers.RIGS, *rigs_sqlalchemy.RIGS, *rigs_django.RIGS]
@@ -36,7 +37,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def guard_postgres(postgres: Postgres) -> str:
+def guard_postgres(postgres: Postgres) -> Iterator[Errands]:
     """One PostgreSQL database with all tables, emptied between tests: making one takes longer than most."""
     url = postgres.create_database()
     with psycopg.connect(url) as connection:
@@ -44,17 +45,18 @@ def guard_postgres(postgres: Postgres) -> str:
         connection.execute(f"ALTER DATABASE {url.rsplit('/', 1)[1]} SET synchronous_commit = off".encode())
         for text in [*statements("postgresql"), _EFFECT]:
             connection.execute(text.encode())
-    return url
+    with Errands(url) as errands:
+        yield errands
 
 
 @pytest.fixture
-def guard_pg_url(guard_postgres: str) -> Iterator[str]:
-    yield guard_postgres
-    with psycopg.connect(guard_postgres) as connection:
-        # Nothing of the test may be left open, or this would wait for it.
-        connection.execute("SET lock_timeout = '10s'")
-        for table in ("shop_effect", "oncebox.ledger", "oncebox.result", "oncebox.queue", "oncebox.dead"):
-            connection.execute(f"DELETE FROM {table}".encode())
+def guard_pg_url(guard_postgres: Errands) -> Iterator[str]:
+    yield guard_postgres.url
+    # Nothing of the test may be left open, or this would wait for it.
+    guard_postgres.run(
+        "SET lock_timeout = '10s'; DELETE FROM shop_effect; DELETE FROM oncebox.ledger;"
+        "DELETE FROM oncebox.result; DELETE FROM oncebox.queue; DELETE FROM oncebox.dead"
+    )
 
 
 @pytest.fixture
