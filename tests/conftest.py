@@ -14,6 +14,7 @@ import pytest
 
 from tests.recycled import Recycled
 from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
+from tests.turns import group_of, in_turn
 
 MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
@@ -25,20 +26,19 @@ if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have `xdist_group` mean something: xdist 3.8 names the group in an attribute that pytest 9.2 no longer
-    reads, and every worker would start servers of its own."""
+    """Have the workers take turns well, and `xdist_group` mean something: xdist 3.8 names the group in an
+    attribute that pytest 9.2 no longer reads, and every worker would start servers of its own."""
     if not getattr(config.option, "loadgroup", False):
         return
+    items[:] = in_turn(items)
     try:
         from _pytest.nodeid import NodeId
     except ImportError:
         return
     for item in items:
-        group = item.get_closest_marker("xdist_group")
-        if group is not None:
-            name = str(group.args[0] if group.args else group.kwargs["name"])
-            if not item.nodeid.endswith(f"@{name}"):
-                item._id = NodeId.parse(f"{item.nodeid}@{name}")
+        name = group_of(item)
+        if name is not None and not item.nodeid.endswith(f"@{name}"):
+            item._id = NodeId.parse(f"{item.nodeid}@{name}")
 
 
 def pytest_collection_finish() -> None:
