@@ -5,7 +5,19 @@ import pytest
 from oncebox import errors
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Outcome, Reason, Status
-from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Next, Rollback, Settle, Side, Step
+from oncebox.core.steps import (
+    Begin,
+    Commit,
+    Execute,
+    Fetch,
+    Flush,
+    Handle,
+    Next,
+    Rollback,
+    Settle,
+    Side,
+    Step,
+)
 from oncebox.runtime.mailbox import ThreadMailbox
 from oncebox.runtime.workers import next_turn
 from tests.core.flows import item, known, work
@@ -50,7 +62,14 @@ def test_a_duplicate_is_not_handled_and_returns_the_first_result() -> None:
     one = item()
     flow = play(
         stream(work(), one),
-        [(Begin, 0), (Fetch, [known(one, body=b'{"n":1}')]), (Rollback, None), (Next, None), (Settle, None)],
+        [
+            (Begin, 0),
+            (Fetch, [known(one, body=b'{"n":1}')]),
+            (Next, None),
+            (Rollback, None),
+            (Next, None),
+            (Settle, None),
+        ],
     )
     assert queries_of(flow.steps[1]) == ["lookup_one"]
     assert outcome_of(one) == Outcome(Status.DUPLICATE, {"n": 1})
@@ -72,7 +91,14 @@ def test_a_known_message_is_answered_by_what_its_row_says(
     one = item()
     play(
         stream(work(), one),
-        [(Begin, 0), (Fetch, [known(one, **row)]), (Rollback, None), (Next, None), (Settle, None)],  # type: ignore[arg-type]
+        [
+            (Begin, 0),
+            (Fetch, [known(one, **row)]),
+            (Next, None),
+            (Rollback, None),  # type: ignore[arg-type]
+            (Next, None),
+            (Settle, None),
+        ],
     )
     assert (outcome_of(one).status, outcome_of(one).answer) == (status, answer)
 
@@ -97,7 +123,7 @@ def test_a_row_that_vanished_between_two_statements_is_asked_for_again_and_never
         stream(work(), one),
         [
             (Begin, 0), (Fetch, []), (Rollback, None),
-            (Begin, 0), (Fetch, [known(one)]), (Rollback, None),
+            (Begin, 0), (Fetch, [known(one)]), (Next, None), (Rollback, None),
             (Next, None), (Settle, None),
         ],
     )  # fmt: skip
@@ -148,10 +174,52 @@ def test_a_chained_claim_that_changed_nothing_is_a_duplicate() -> None:
         stream(work(), first),
         [
             (Begin, 1), (Handle, None), (Next, second), (Commit, 0), (Settle, None),
-            (Fetch, [known(second)]), (Rollback, None), (Next, None), (Settle, None),
+            (Fetch, [known(second)]), (Next, None), (Rollback, None), (Next, None), (Settle, None),
         ],
     )  # fmt: skip
     assert (outcome_of(first).status, outcome_of(second).status) == (Status.PROCESSED, Status.DUPLICATE)
+
+
+def test_the_next_claim_travels_with_the_end_of_a_duplicate() -> None:
+    first, second, third = item("evt-1"), item("evt-2"), item("evt-3")
+    flow = play(
+        stream(work(), first),
+        [
+            (Begin, 0), (Fetch, [known(first)]), (Next, second), (Commit, 0), (Settle, None),
+            (Fetch, [known(second)]), (Next, third), (Commit, 1), (Settle, None),
+            (Handle, None), (Next, None), (Commit, 0), (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert queries_of(flow.steps[3]) == ["claim"], "nothing is written for the duplicate itself"
+    assert [outcome_of(one).status for one in (first, second, third)] == [
+        Status.DUPLICATE, Status.DUPLICATE, Status.PROCESSED,
+    ]  # fmt: skip
+
+
+def test_a_duplicate_stays_one_when_the_claim_that_travelled_along_failed() -> None:
+    first, second = item("evt-1"), item("evt-2")
+    play(
+        stream(work(), first),
+        [
+            (Begin, 0), (Fetch, [known(first)]), (Next, second), (Commit, errors.LockBusy("the next one is held")),
+            (Rollback, None), (Settle, None),
+            (Begin, 1), (Handle, None), (Next, None), (Commit, 0), (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert (outcome_of(first).status, outcome_of(second).status) == (Status.DUPLICATE, Status.PROCESSED)
+
+
+def test_nothing_is_opened_before_a_duplicate_of_a_lazy_commit_is_vouched_for() -> None:
+    first, second = item("evt-1"), item("evt-2")
+    play(
+        stream(work(), first),
+        [
+            (Begin, 0), (Fetch, [known(first, lazy=True)]), (Rollback, None), (Next, second), (Flush, 1),
+            (Settle, None),
+            (Begin, 1), (Handle, None), (Next, None), (Commit, 0), (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert (outcome_of(first).status, outcome_of(second).status) == (Status.DUPLICATE, Status.PROCESSED)
 
 
 def test_a_commit_that_went_through_is_not_undone_by_the_claim_that_failed_with_it() -> None:

@@ -87,6 +87,7 @@ BY_SEQUENCE = {"order_by": "sequence", "key": one_lane, "sequence": by_alphabet,
 
 SCENARIOS = (
     Scenario("inline", "inline", ("a", "b", "a")),
+    Scenario("inline duplicates", "inline", ("a", "b", "c"), before=("a", "b")),
     Scenario("inline redelivered", "inline", ("a*", "b*")),
     Scenario("inline batch", "inline", ("a", "b", "a", "c"), {"batch": 4}, before=("c",)),
     Scenario("inline batch with a failure", "inline", ("a", "b", "c"), {"batch": 3}, {"b": 1}),

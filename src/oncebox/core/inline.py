@@ -97,6 +97,7 @@ def deliver(
     for rerun in range(RERUNS_MAX + 1):
         committing = handling = False
         then: Begin | None = None
+        known: Outcome | Verdict | None = None
         try:
             if opened is None:
                 opened = yield from claim(work, item)
@@ -104,7 +105,18 @@ def deliver(
                     return None, following
             token, fresh, opened = opened.token, opened.fresh, None
             if not fresh and not (work.policy.observe and (yield from observed(work, item))):
-                if (yield from already_known(work, item, token)):
+                known = yield from look_up(work, item)
+                if isinstance(known, Outcome) and chain and not (item.doubtful or item.marked):
+                    if following is None:
+                        following = yield Next()
+                    if following is not None and not is_suspect(following):
+                        # Nothing was written: to commit it is to roll it back, and the next claim travels along.
+                        then = begin(work, following)
+                        changed = yield Commit(token, (), then)
+                        item.outcome = known
+                        return Opened(then.token, changed == 1), following
+                yield from end_known(work, item, token, known)
+                if known is not None:
                     return None, following
                 continue  # its row went away between the two statements: ask again, never "new"
             if fresh and work.window_seconds is not None and is_old(work, item):
@@ -134,6 +146,9 @@ def deliver(
                 item.losses += handling
                 yield from withdraw(work, item)
                 raise
+            if then is not None and isinstance(known, Outcome):
+                item.outcome = known  # what failed is the claim that travelled along
+                return None, following
             if committing and then is not None and (yield from is_done(work, item)):
                 # The commit went through; what failed is the claim that travelled with it.
                 item.outcome = Outcome(Status.PROCESSED, item.result)
@@ -201,31 +216,36 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
 
 
 def already_known(work: Work, item: Item, token: str) -> Op[bool]:
-    """Name the outcome of a delivery whose key is taken. False when the row has gone meanwhile."""
+    """Name the outcome of a delivery whose key is taken, and end. False when the row has gone meanwhile."""
+    known = yield from look_up(work, item)
+    yield from end_known(work, item, token, known)
+    return known is not None
+
+
+def look_up(work: Work, item: Item) -> Op[Outcome | Verdict | None]:
+    """What the ledger says about a delivery whose key is taken; None when the row has gone meanwhile."""
     rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
-    if not rows:
-        yield Rollback()
-        yield from withdraw(work, item)
-        return False
-    found = known_outcome(work, item, tuple(rows[0]))
-    if isinstance(found, Verdict):
-        yield Commit(token, (bury(work, item, found.reason, found.error, 0),))
-        item.outcome = found.outcome
+    return known_outcome(work, item, tuple(rows[0])) if rows else None
+
+
+def end_known(work: Work, item: Item, token: str, known: Outcome | Verdict | None) -> Op[None]:
+    """End the transaction in which a key was found taken, with what is still to be buried."""
+    if isinstance(known, Verdict):
+        yield Commit(token, (bury(work, item, known.reason, known.error, 0),))
+        item.outcome = known.outcome
     else:
         yield Rollback()
-        item.outcome = found
+        item.outcome = known
     yield from withdraw(work, item)
-    return True
 
 
 def observed(work: Work, item: Item) -> Op[bool]:
     """Whether a known key is to run all the same, because the consumer only observes; `item.observed` says
     what it would have been. What waits in the queue runs from there, and what is given up stays so."""
     item.observed = None
-    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
-    if not rows or item.refusal is not None:
+    found = yield from look_up(work, item)
+    if found is None or item.refusal is not None:
         return False
-    found = known_outcome(work, item, tuple(rows[0]))
     if isinstance(found, Verdict):
         item.observed = OBSERVED[Status.DEAD] if found.reason == Reason.CONFLICT else None
     elif found.status is Status.DUPLICATE:
