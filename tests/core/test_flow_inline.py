@@ -1,5 +1,7 @@
 """The inline flow by hand: which steps it asks for, in which order, whatever they answer."""
 
+from typing import Any
+
 import pytest
 
 from oncebox import errors
@@ -86,20 +88,15 @@ def test_a_duplicate_is_not_handled_and_returns_the_first_result() -> None:
     ],
 )
 def test_a_known_message_is_answered_by_what_its_row_says(
-    row: dict[str, object], status: Status, answer: Answer
+    row: dict[str, Any], status: Status, answer: Answer
 ) -> None:
     one = item()
     play(
         stream(work(), one),
         [
-            (Begin, 0),
-            (Fetch, [known(one, **row)]),
-            (Next, None),
-            (Rollback, None),  # type: ignore[arg-type]
-            (Next, None),
-            (Settle, None),
+            (Begin, 0), (Fetch, [known(one, **row)]), (Next, None), (Rollback, None), (Next, None), (Settle, None),
         ],
-    )
+    )  # fmt: skip
     assert (outcome_of(one).status, outcome_of(one).answer) == (status, answer)
 
 
