@@ -185,6 +185,23 @@ def test_stopped_or_killed_in_the_middle_the_next_run_does_the_rest(
     assert rows(folder, "SELECT count(*), count(DISTINCT id) FROM effect") == [(300, 300)]
 
 
+def test_killed_in_a_batch_of_lines_the_next_run_does_all_of_it(folder: Path) -> None:
+    names = [f"evt-{n}" for n in range(300)]
+    (folder / "old.ndjson").write_bytes(payments(*names))
+    command = [*COMMAND, "ingest", "old.ndjson", "-c", "inline", *WORDS, "--batch", "100"]
+    process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
+    try:
+        eventually((folder / "here").exists, 50)
+    finally:
+        kill_tree(process)
+    (folder / "go").touch()
+    done = ingest(folder, "old.ndjson", "--json", "--batch", "100", consumer="inline").json()
+    assert 0 < done["outcomes"]["duplicate"] < 150, "those before it in its batch went with it"
+    assert sum(done["outcomes"].values()) == 300
+    assert rows(folder, "SELECT count(*), count(DISTINCT id) FROM effect") == [(300, 300)]
+    assert "--batch is for inline consumers" in ingest(folder, "old.ndjson", "--batch", "100").err
+
+
 def test_ctrl_c_ends_a_pipe_that_gives_nothing_more_and_takes_what_it_gave(folder: Path) -> None:
     command = [*COMMAND, "ingest", "-", "-c", "stored", *WORDS, "--json"]
     process = subprocess.Popen(

@@ -84,6 +84,16 @@ def ingest_command(
     from_line: Annotated[
         int, typer.Option("--from-line", min=1, metavar="N", help="Leave out what comes before this line.")
     ] = 1,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--batch",
+            min=1,
+            metavar="N",
+            help="Lines per transaction of an inline consumer, here alone. Default: as its policy says.",
+            show_default=False,
+        ),
+    ] = None,
     rejected: Annotated[
         Path | None,
         typer.Option(
@@ -109,6 +119,7 @@ def ingest_command(
 
       oncebox ingest events.ndjson --consumer billing --app shop:app
       oncebox ingest old.ndjson.gz -c billing --id-field id --type paid --dry-run
+      oncebox ingest events.ndjson -c billing --app shop:app --batch 100
       zcat *.gz | oncebox ingest - -c billing --id-field id --type-field kind
     """
     if app is None:
@@ -117,6 +128,8 @@ def ingest_command(
     chosen = consumer_of(found, consumer)
     identity = identity_of(chosen, id_field, type, type_field, source)
     _check_type(chosen, type)
+    if batch is not None:
+        _share_transactions(chosen, batch)
     started = time.monotonic()
     with (
         app_target(found, app).named(),
@@ -192,6 +205,15 @@ def _check_type(consumer: Consumer, kind: str | None) -> None:
     registry = consumer.registry
     if kind is not None and registry.all() and registry.find(kind) is None:
         raise ConfigError(f"--type {kind}: {consumer.intake.unknown_type(kind)}")
+
+
+def _share_transactions(consumer: Consumer, batch: int) -> None:
+    """A policy for this process: live messages are handled by others, one by one as ever."""
+    if consumer.policy.mode != "inline":
+        raise ConfigError(
+            "--batch is for inline consumers; what is stored is stored 1,000 lines at a time anyway"
+        )
+    consumer.policy = msgspec.structs.replace(consumer.policy, batch=batch)
 
 
 def line_bytes_max(consumer: Consumer) -> int:

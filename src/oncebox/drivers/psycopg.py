@@ -101,7 +101,7 @@ class PsycopgSession(PostgresSession):
 
     def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
-            cursor = self.raw.execute(call.query.positional.encode(), _values(call))
+            cursor = self.raw.execute(call.query.packed.encode(), _values(call))
             return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             self.broken = self.raw.closed
@@ -191,7 +191,7 @@ class AsyncPsycopgSession(PostgresSession):
 
     async def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
-            cursor = await self.raw.execute(call.query.positional.encode(), _values(call))
+            cursor = await self.raw.execute(call.query.packed.encode(), _values(call))
             return await cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
             self.broken = self.raw.closed
