@@ -23,8 +23,8 @@ SECOND = ("error", "cut", "away")
 SECOND_STEPS = 12
 PAIRS = 5
 SERVER_KILLS = 1
-SIBLINGS = ("sqlite-async", "psycopg-async")
-"""Of their cells one in four is tried, as chance has it, where a sibling on the same engine tries them all."""
+SIBLINGS = ("asyncpg", "sqlite-async", "psycopg-async")
+"""Those on whose engine another takes the same steps; tried last."""
 PINNED = Path("tests/crash/traces.txt")
 
 
@@ -52,11 +52,11 @@ def crash(variant: str, flow: str, seed: str, share: int = 1) -> Broken:
     hasten()
     scenario, place = BY_NAME[flow], bay()
     chance = random.Random(f"{seed} {variant} {flow}")
-    bench = Bench(place.url(engine(variant)), variant, place.folder, place.nursery)
+    bench = Bench(place.emptied(engine(variant)), variant, place.folder, place.nursery)
     try:
         faults = bench.faults(bench.trace(scenario), *WHATS)
         broken = Broken(variant, flow, [], len(faults))
-        for fault in chance.sample(tried := _tried(variant, faults, chance), max(1, len(tried) // share)):
+        for fault in chance.sample(faults, max(1, len(faults) // share)):
             broken.tried += 1
             broken.cells.append(f"{flow}: {fault}")
             _note(broken, str(fault), bench.break_at(scenario, fault))
@@ -67,14 +67,6 @@ def crash(variant: str, flow: str, seed: str, share: int = 1) -> Broken:
     finally:
         bench.close()
     return broken
-
-
-def _tried(variant: str, faults: list[Fault], chance: random.Random) -> list[Fault]:
-    """All of them, but for most of what a sibling tries: blocking drivers alone are never cancelled."""
-    alone = "cancel" if variant == "sqlite-async" else ""
-    shared = [fault for fault in faults if variant in SIBLINGS and fault.what != alone]
-    spared = set(chance.sample(shared, len(shared) * 3 // 4))
-    return [fault for fault in faults if fault not in spared]
 
 
 def _note(broken: Broken, fault: str, found: list[str]) -> None:
@@ -106,7 +98,7 @@ def crash_server(flow: str, seed: str, count: int = SERVER_KILLS) -> Broken:
     hasten()
     scenario, place = BY_NAME[flow], bay()
     chance = random.Random(f"{seed} server {flow}")
-    bench = Bench(place.victim.create_database(), "psycopg", place.folder, place.nursery)
+    bench = Bench(place.doomed(), "psycopg", place.folder, place.nursery)
     try:
         faults = bench.faults(bench.trace(scenario), "server")
         broken = Broken("psycopg", flow, [])

@@ -1,4 +1,4 @@
-"""Everything the proof does, in pieces that two processes share."""
+"""Everything the proof does, in pieces that some processes share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from proof import model
 from proof.bays import bay
 from proof.crashes import FLOWS, SIBLINGS, VARIANTS, crash, crash_server, engine
 from proof.model import Checked
-from proof.properties import walk
 from proof.schedules.explore import LEAST, Found, explore
 from proof.schedules.flows import BY_NAME, Flow, pairs, small_pairs, triples
 from proof.schedules.world import World
+from proof.walking import walk
 from tests.crash.catchers import CATCHERS, CAUGHT_ELSEWHERE
 from tests.crash.cells import hasten
 from tests.crash.grid import Bench
@@ -42,7 +42,7 @@ def perform(job: Job) -> tuple[Any, float]:
 
 def interleave(name: str, combinations: list[list[str]], seed: str, most: int) -> list[tuple[str, Found]]:
     """Some combinations of flows on one engine."""
-    world = World(bay().url(name))
+    world = World(bay().emptied(name))
     try:
         return [
             (name, explore(world, [BY_NAME[flow] for flow in flows], seed, most)) for flows in combinations
@@ -84,16 +84,17 @@ def whole(seed: str) -> list[Job]:
     """All of it; last what can be left out."""
     jobs: list[Job] = [("model", {"name": "", "changes": {}})]
     jobs += [("model", {"name": name, "changes": changes}) for name, changes in model.GUARDS.items()]
-    jobs += [("walk", {"engine": name, "seed": seed, "examples": 150}) for name in ENGINES]
-    crashes: list[Job] = [
-        ("crash", {"variant": variant, "flow": flow, "seed": seed}) for variant in VARIANTS for flow in FLOWS
-    ]
-    jobs += [job for job in crashes if not can_be_left_out(job)]
-    jobs += [("server", {"flow": flow, "seed": seed}) for flow in FLOWS]
+    jobs += [("walk", {"engine": name, "seed": seed, "examples": 300}) for name in ENGINES]
     jobs += _interleavings([*pairs(), *small_pairs()], seed, LEAST)
     jobs += _bugs()
+    jobs += [("server", {"flow": flow, "seed": seed}) for flow in FLOWS]
+    jobs += [
+        ("crash", {"variant": variant, "flow": flow, "seed": seed})
+        for variant in sorted(VARIANTS, key=lambda variant: variant in SIBLINGS)
+        for flow in FLOWS
+    ]
     jobs += _interleavings(triples(), seed, LEAST)
-    return jobs + [job for job in crashes if can_be_left_out(job)]
+    return sorted(jobs, key=can_be_left_out)
 
 
 def can_be_left_out(job: Job) -> bool:

@@ -1,24 +1,18 @@
 """A state machine that does to a real database whatever comes to its mind, beside a dictionary that knows
 what must come of it: deliveries, duplicates, other payloads, any order, crashes at any step, hours that pass,
-people who redrive and discard, months, clocks that jump, and purges.
+people who redrive, discard and replay, months, clocks that jump, and purges.
 """
 
 from __future__ import annotations
 
-import traceback
-import zlib
 from typing import Any, ClassVar
 
-import msgspec
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import HypothesisException
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from oncebox.core.dead import Decision
@@ -31,7 +25,6 @@ from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch
 from oncebox.core.work import Item
 from oncebox.policy import Backoff, Mode, Policy
-from proof.bays import bay
 from proof.deciding import (
     MONTHS_DAYS,
     WINDOW_DAYS,
@@ -42,6 +35,7 @@ from proof.deciding import (
     nobody_walks,
     purging,
 )
+from proof.replays import POLICY, REFUSALS, Replays
 from proof.schedules.world import World
 from tests.crash.checker import DISCARDED
 from tests.crash.effects import tables
@@ -49,15 +43,6 @@ from tests.crash.effects import tables
 IDS = ("a", "b", "l")
 """`l` is stored with a long handler."""
 FAILS = Policy(mode="inline", retry=Backoff(attempts=2, base_seconds=0))
-STEPS = 30
-
-
-class Walked(msgspec.Struct):
-    """How far it went."""
-
-    engine: str
-    steps: int
-    violations: list[str]
 
 
 class Machine(RuleBasedStateMachine):
@@ -75,14 +60,22 @@ class Machine(RuleBasedStateMachine):
         self.jumped_days: int | None = None
         """How long ago the last walk seems to be, because the clock jumped; None: nobody has walked."""
 
-    @initialize(mode=st.sampled_from(["inline", "stored"]))
-    def begin(self, mode: Mode) -> None:
+    @initialize(mode=st.sampled_from(["inline", "stored"]), busy=st.booleans())
+    def begin(self, mode: Mode, busy: bool) -> None:
+        """`busy`: some messages are done already."""
         self.world.reset()
         never_walked(self.world)
         self.mode = mode
         self.world.queues = mode == "stored"
-        self.policy = Policy(mode=mode, retry=Backoff(attempts=3, base_seconds=0), crash_limit=50)
+        retry = Backoff(attempts=3, base_seconds=0)
+        self.policy = Policy(mode=mode, retry=retry, crash_limit=50, **POLICY)
+        self.replays = Replays(self.world)
         self._hire()
+        for name in ("a", "b") if busy else ():
+            self.publish(name, other=False, again=0)
+            self.deliver(0, fails=False, crash=None)
+            if mode == "stored":
+                self.handle(long=False, fails=False, crash=None)
 
     def _hire(self) -> None:
         self.work = self.world.work(self.policy)
@@ -151,18 +144,35 @@ class Machine(RuleBasedStateMachine):
                 assert now == becomes or (now == "dead" and not done), f"{name} was dead, {decision}: {now}"
                 self.known[name] = (now, payload)
 
-    @rule()
-    def months_pass(self) -> None:
+    @precondition(lambda self: any(state == "done" for state, _ in self.known.values()))
+    @rule(fails=st.booleans(), crash=st.none() | st.integers(0, 12), goes_on=st.booleans())
+    def replay(self, fails: bool, crash: int | None, goes_on: bool) -> None:
+        """A person has all that is done handled again. A run that was broken off goes on where it was, at once
+        or another time."""
+        self._replay(fails, crash)
+        if goes_on:
+            self._replay(False, None)
+
+    @rule(walked=st.booleans())
+    def months_pass(self, walked: bool) -> None:
+        """`walked`: at their end somebody purges."""
         grow_old(self.world, clock_jumps=False)
         self.days = {name: days + MONTHS_DAYS for name, days in self.days.items()}
+        if walked:
+            self.purge(None)
 
-    @rule()
-    def clock_jumps(self) -> None:
-        """It goes ahead by months: nothing may be purged because of that alone."""
+    @rule(walked=st.booleans())
+    def clock_jumps(self, walked: bool) -> None:
+        """It goes ahead by months: nothing may be purged because of that alone. `walked`: somebody purges right
+        before and right after."""
+        if walked:
+            self.purge(None)
         grow_old(self.world, clock_jumps=True)
         self.days = {name: days + MONTHS_DAYS for name, days in self.days.items()}
         if self.jumped_days is not None:
             self.jumped_days += MONTHS_DAYS
+        if walked:
+            self.purge(None)
 
     @rule(crash=st.none() | st.integers(0, 9))
     def purge(self, crash: int | None) -> None:
@@ -186,8 +196,19 @@ class Machine(RuleBasedStateMachine):
             assert state not in KEPT, f"{name} was purged, and it was {state}"
             del self.known[name], self.days[name]
             forget(self.world, name)
+            self.replays.forget(name)
 
     # What must be.
+
+    def _replay(self, fails: bool, crash: int | None) -> None:
+        self._set_failing(fails)
+        done = [name for name, (state, _) in self.known.items() if state == "done"]
+        ended, refusal = True, None
+        try:
+            ended = self._run(self.replays.flow(self.work, done), crash)
+        except REFUSALS as error:
+            refusal = error
+        self.replays.look(ended, refusal, fails=fails)
 
     def _set_failing(self, fails: bool) -> None:
         self.world.words[id(self.world.hands[0].session.raw)] = "fails" if fails else ""
@@ -286,35 +307,3 @@ ANSWERED = {
 """What another delivery is told."""
 KEPT = ("waiting", "dead")
 """What is never purged, however old."""
-
-
-def walk(engine: str, seed: str, examples: int) -> Walked:
-    """On a database of this process's own."""
-    return walk_on(bay().url(engine), seed, examples)
-
-
-def walk_on(url: str, seed: str, examples: int, *, shrink: bool = True) -> Walked:
-    """Let it do what it wants, so many times; what it finds is told as shortly as possible, or at once."""
-    world = World(url)
-    engine = world.database.dialect
-    machine: Any = type("Machine", (Machine,), {"world": world, "steps": 0})
-    _seeded(machine, seed)
-    found: list[str] = []
-    try:
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None,
-                suppress_health_check=list(HealthCheck), phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
-            ),
-        )  # fmt: skip
-    except (Exception, HypothesisException) as error:
-        notes = "\n".join(getattr(error, "__notes__", ()))
-        found.append(f"{engine}, state machine: {error!r}\n{notes}\n{traceback.format_exc(limit=-3)}")
-    finally:
-        world.close()
-    return Walked(engine, machine.steps, found)
-
-
-def _seeded(machine: Any, text: str) -> None:
-    seed(zlib.crc32(text.encode()))(machine)

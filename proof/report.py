@@ -25,13 +25,18 @@ class Report(msgspec.Struct, kw_only=True):
     """Distinct flow, step and fault that were tried, by engine."""
     crash_runs: int = 0
     """On all drivers, every cell by itself."""
+    crash_cells: int = 0
+    """As many as there are on all drivers."""
     crash_pairs: int = 0
     server_kills: int = 0
     interleavings: int = 0
     interleavings_by_engine: dict[str, int] = {}
     pairs: int = 0
     """Pairs of flows that can meet, on each engine."""
+    complete_pairs: int = 0
+    """Those of them, by engine, of which every order there is was tried."""
     least_per_pair: int = 0
+    """The fewest orders of any other pair."""
     waits: int = 0
     """Interleavings in which somebody waited for a lock."""
     model_states: int = 0
@@ -44,7 +49,7 @@ class Report(msgspec.Struct, kw_only=True):
     bugs: dict[str, str] = {}
     """Each planted bug, and where it showed."""
     left_out: int = 0
-    """Pieces for which there was no time: three flows at once, drivers whose sibling had them all."""
+    """Pieces for which there was no time: three flows at once, drivers whose sibling takes the same steps."""
     seconds: float = 0.0
     seconds_by_part: dict[str, float] = {}
     """What each kind of piece took, added up over the processes that share them."""
@@ -55,6 +60,7 @@ def add_crashes(report: Report, found: list[Broken], *, whole: bool) -> None:
     """Count the cells; a flow whose count is not the pinned one has changed unseen."""
     cells: dict[str, set[str]] = defaultdict(set)
     known = pinned()
+    report.crash_cells = sum(known.values())
     for broken in found:
         report.violations += broken.violations
         report.crash_runs += broken.tried
@@ -81,10 +87,12 @@ def add_schedules(report: Report, found: list[tuple[str, Found]], *, whole: bool
         counts[name] += each.distinct
         report.waits += each.waits
         report.violations += [f"{name}, schedule {text}" for text in each.violations]
-    pairs = [each for _, each in found if len(each.flows) == 2 and not each.complete]
+    twos = [each for _, each in found if len(each.flows) == 2]
+    pairs = [each for each in twos if not each.complete]
     report.interleavings = counts.total()
     report.interleavings_by_engine = dict(counts)
-    report.pairs = len({tuple(each.flows) for each in pairs})
+    report.pairs = len({tuple(each.flows) for each in twos})
+    report.complete_pairs = len(twos) - len(pairs)
     report.least_per_pair = min((each.distinct for each in pairs), default=0)
     if whole and report.interleavings < INTERLEAVINGS_LEAST:
         report.violations.append(f"only {report.interleavings} interleavings")
@@ -126,10 +134,11 @@ def table(report: Report) -> str:
     rows = [
         ("flows", f"{len(report.flows)}"),
         ("crash points", crash),
-        ("", f"{report.crash_runs:,} runs on all drivers, {report.crash_pairs:,} with a second fault in the recovery"),
+        ("", f"{report.crash_runs:,} of {report.crash_cells:,} cells on all drivers"),
+        ("", f"{report.crash_pairs:,} with a second fault in the recovery"),
         ("", f"{report.server_kills} with the server killed; {report.left_out} pieces left out for want of time"),
         ("interleavings", f"{report.interleavings:,}: {schedules}"),
-        ("", f"{report.pairs} pairs of flows, each in at least {report.least_per_pair} orders"),
+        ("", f"{report.pairs} pairs of flows, each in at least {report.least_per_pair} orders, or in all there are"),
         ("", f"in {report.waits:,} of them somebody waited for a lock"),
         ("properties", ", ".join(f"{count:,} steps on {name}" for name, count in report.properties.items())),
         ("model states", f"{report.model_states:,}"),

@@ -22,8 +22,10 @@ MOVES_MAX = 600
 LEAST = 200
 """Distinct schedules wanted of every pair."""
 
-TRIES = 6
-"""Times as many random orders are tried before a pair counts as having no more of them."""
+MOST = 5_000
+"""More than any two small flows have."""
+TRIES = 2
+"""Times as many are run at most: what is run twice was broken by time, not by order."""
 
 Choose = Callable[[list[int]], int]
 
@@ -174,58 +176,70 @@ class Schedule:
         return True
 
 
+class Tree:
+    """Which orders were run: none is run twice, and when none is left it is known."""
+
+    def __init__(self) -> None:
+        self.below: dict[int, Tree] = {}
+        self.options: list[int] = []
+        self.spent = False
+        """Every order that begins so was run."""
+
+    def fresh(self, ready: list[int]) -> list[int]:
+        """Those whose move here leads to an order that was not run."""
+        self.options = ready
+        return [at for at in ready if at not in self.below or not self.below[at].spent]
+
+    def close(self, moves: Sequence[int]) -> None:
+        """This order was run to its end."""
+        path = [self]
+        for at in moves:
+            path.append(path[-1].below.setdefault(at, Tree()))
+        path.pop().spent = True
+        for tree in reversed(path):
+            tree.spent = not tree.fresh(tree.options)
+
+
 def explore(world: World, flows: Sequence[Flow], seed: str, most: int = LEAST) -> Found:
     """Run `most` distinct schedules of these flows, by chance; those of the small ones, all of them."""
     names = [flow.name for flow in flows]
-    found = Found(names)
-    if all(flow.small for flow in flows):
-        _all(world, flows, found)
-    else:
-        _some(world, flows, found, random.Random(f"{seed} {names}"), most)
+    found, chance, tree = Found(names), random.Random(f"{seed} {names}"), Tree()
+    most = MOST if all(flow.small for flow in flows) else most
+    world.clear()
+    seen: set[tuple[str, ...]] = set()
+    for _ in range(most * TRIES):
+        schedule = Schedule(world, flows)
+        words = schedule.run(by_chance(tree, chance))
+        _note(found, schedule, words, is_new=(trace := tuple(schedule.trace)) not in seen)
+        seen.add(trace)
+        tree.close(schedule.moves)
+        found.complete = tree.spent
+        if found.complete or found.distinct >= most:
+            break
     return found
 
 
-def _all(world: World, flows: Sequence[Flow], found: Found) -> None:
-    """Every order: go back to the last place where somebody else could have moved."""
-    prefix: list[int] = []
-    while True:
-        schedule = Schedule(world, flows)
-        _note(found, schedule, schedule.run(_after(prefix)))
-        moves, options = schedule.moves, schedule.options
-        for at in range(len(moves) - 1, -1, -1):
-            later = [other for other in options[at] if other > moves[at]]
-            if later:
-                prefix = [*moves[:at], later[0]]
-                break
-        else:
-            found.complete = True
-            return
+def by_chance(tree: Tree, chance: random.Random) -> Choose:
+    """Anybody, as long as the order is a new one."""
+    # Now and then one runs ahead for a while: even odds alone hardly ever let it.
+    keenness = chance.choice((0.0, 0.5, 0.8))
+    here, last = tree, 0
+
+    def choose(ready: list[int]) -> int:
+        nonlocal here, last
+        able = here.fresh(ready) or ready
+        if last not in able or chance.random() >= keenness:
+            last = chance.choice(able)
+        here = here.below.setdefault(last, Tree())
+        return last
+
+    return choose
 
 
 def _after(moves: Sequence[int]) -> Choose:
     """These moves, then whoever comes first."""
     forced = iter(moves)
     return lambda ready: next(forced, ready[0])
-
-
-def _some(world: World, flows: Sequence[Flow], found: Found, chance: random.Random, most: int) -> None:
-    seen: set[tuple[str, ...]] = set()
-    for _ in range(most * TRIES):
-        if found.distinct >= most:
-            return
-        schedule = Schedule(world, flows)
-        # Now and then one runs ahead for a while: even odds alone hardly ever let it.
-        keenness = chance.choice((0.0, 0.5, 0.8))
-        last = [0]
-
-        def choose(ready: list[int], keenness: float = keenness, last: list[int] = last) -> int:
-            if last[0] not in ready or chance.random() >= keenness:
-                last[0] = chance.choice(ready)
-            return last[0]
-
-        words = schedule.run(choose)
-        _note(found, schedule, words, is_new=(trace := tuple(schedule.trace)) not in seen)
-        seen.add(trace)
 
 
 def _note(found: Found, schedule: Schedule, words: list[str], *, is_new: bool = True) -> None:

@@ -10,6 +10,7 @@ import psycopg
 from oncebox import Discard, Message, Tx
 from oncebox.core.effects import Call
 from oncebox.policy import Mode
+from tests.crash.effects import AGAIN
 
 if TYPE_CHECKING:
     from proof.schedules.world import World
@@ -22,7 +23,8 @@ def registry(world: World, mode: Mode) -> Any:
     insert = f"INSERT INTO effects (consumer, source, message_id, pid) VALUES ({', '.join([mark] * 4)})"
 
     def handle(message: Message, tx: Tx, conn: Any) -> dict[str, str]:
-        conn.execute(insert, (tx.consumer, message.source, message.id, 0))
+        source = AGAIN if message.replay else message.source
+        conn.execute(insert, (tx.consumer, source, message.id, 0))
         if world.sends:
             tx.publish("out", {}, id=f"{tx.consumer}/{message.id}", key="k")
         word = world.words.get(id(conn))

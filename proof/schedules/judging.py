@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from tests.crash.checker import Key, Seen, Tables, violations
-from tests.crash.effects import tables
+from tests.crash.effects import AGAIN, tables
 
 if TYPE_CHECKING:
     from proof.schedules.world import World
@@ -18,7 +18,9 @@ def judge(world: World) -> list[str]:
     called = {key for key, _ in world.calls}
     # Calls to the outside are at least once; what matters is that a done one was made, with one key.
     made = sorted(called & {row.key for row in found.ledger})
-    found = dataclasses.replace(found, effects=[*found.effects, *made])
+    # Those of replays are counted by whoever replays.
+    own = [key for key in found.effects if key[1] != AGAIN]
+    found = dataclasses.replace(found, effects=[*own, *made])
     seen = Seen(sent=world.sent, acked=world.acked, deaths=99)
     if world.old and not any(row.key == world.old for row in found.ledger):
         seen, found = _without(world.old, seen, found)

@@ -23,6 +23,7 @@ from oncebox.identity import fingerprint
 from oncebox.policy import Policy
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.schema import migrate
+from proof.clearing import clear, growing
 from proof.schedules.handlers import registry
 from proof.schedules.hands import Hands, LiteHands, PostgresHands
 from proof.schedules.judging import judge
@@ -61,10 +62,12 @@ class World:
         self.reader = reader(url)
         kind = LiteHands if self.is_sqlite else PostgresHands
         self.hands: list[Hands] = [kind(self.database) for _ in range(HANDS)]
-        for hands in self.hands:
-            if isinstance(hands, PostgresHands):
-                hands.is_waiting = self._is_waiting
+        posted = [hands for hands in self.hands if isinstance(hands, PostgresHands)]
+        for hands in posted:
+            hands.is_waiting = self._is_waiting
+            hands.others = [other for other in posted if other is not hands]
         self._names = itertools.count(1)
+        self._growing = growing(self.reader)
         self.app = App(url, sink=NoSink())  # type: ignore[arg-type]
         self.registries = {mode: registry(self, mode) for mode in ("inline", "stored")}
         self.name = ""
@@ -74,6 +77,10 @@ class World:
         for hands in self.hands:
             hands.close()
         self.reader.close()
+
+    def clear(self) -> None:
+        """Forget earlier schedules."""
+        clear(self.reader, self._growing)
 
     def _is_waiting(self, pids: list[int]) -> bool:
         (row,) = self.reader.execute(

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -25,6 +25,7 @@ from oncebox.core.run import run, run_async
 from oncebox.core.steps import Archive, Call, Op, Publish, Step
 from oncebox.core.stored import bury_unknown
 from oncebox.core.work import Item, Work
+from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
 from oncebox.runtime import workers
 from oncebox.runtime.keeper import new_worker_id
@@ -37,6 +38,7 @@ from tests.crash.deciding import DECISIONS, archive
 from tests.crash.effects import Behaviour, register
 from tests.crash.events import Events
 from tests.crash.faults import Ended, Fault, Steps, Stuck, sever, spoil
+from tests.crash.kept import Kept
 from tests.crash.planted import plant
 from tests.crash.scenarios import BY_NAME, LARGE, Delivery, Scenario
 from tests.crash.sending import NoSink, publish, register_call, relaying
@@ -61,6 +63,7 @@ class Lent(Protocol):
 
     side: SideChannel
     session: Session
+    kept: Kept
 
 
 class HastyCrew(Crew):
@@ -108,12 +111,24 @@ class Cell:
             register(self.consumer, place.variant, behaviour, long=self.scenario.long)
         if sends == "send":
             self.app.consumer(f"{place.consumer}-next", None, mode="stored")
+        self.renewed()
+
+    def renewed(self) -> Self:
+        """As a new process would find itself."""
         self.pending: dict[int, Delivery] = {}
         self.mailbox: Mailbox | None = None
         self.worker: ThreadWorker | TaskWorker | None = None
         self.waiting: set[str] = set()
         self.queued: Callable[[], list[str]] | None = None
         self.id = new_worker_id()
+        self.has_beaten = False
+        self.kept: Kept | None = None
+        """Whose connections it uses, where nothing happens that they don't survive; else its own."""
+        return self
+
+    @property
+    def database(self) -> Database:
+        return self.kept or self.app.database
 
     # What the runtime calls.
 
@@ -189,12 +204,15 @@ class Cell:
         self.pending = {delivery.number: delivery for delivery in deliveries}
         self.waiting = set(waiting)
         if self.is_async:
+            go = self.kept.run if self.kept is not None else asyncio.run
             try:
-                asyncio.run(self._work_async(steps, runs))
+                go(self._work_async(steps, runs))
             except asyncio.CancelledError:
                 self.events.log("cancelled")
             return
-        side = lent.side if lent is not None else SideChannel(self.app.database, Settings(side=True))
+        if lent is not None:
+            self.kept = lent.kept
+        side = lent.side if lent is not None else SideChannel(self.database, Settings(side=True))
         try:
             if runs in ("inline", "stored"):
                 self._beat(side)
@@ -216,7 +234,7 @@ class Cell:
             self.worker = self.mailbox = None
 
     async def _work_async(self, steps: Steps, runs: str) -> None:
-        side = AsyncSideChannel(self.app.database, Settings(side=True))
+        side = AsyncSideChannel(self.database, Settings(side=True))
         try:
             if runs in ("inline", "stored"):
                 await finished(self._beat(side))
@@ -232,7 +250,7 @@ class Cell:
 
     def _crew(self, side: Any, steps: Steps) -> HastyCrew:
         crew = HastyCrew(
-            self.app.database,
+            self.database,
             connection_settings(self.consumer.policy),
             side,
             self.settle,
@@ -246,6 +264,7 @@ class Cell:
         return crew
 
     def _beat(self, side: Any) -> Any:
+        self.has_beaten = True
         params = {"id": self.id, "host": "here", "pid": os.getpid()}
         return side(Call(self.app.database.queries.heartbeat, params))
 
@@ -274,7 +293,7 @@ class Cell:
     def _repeat(self, side: Any, steps: Steps, runs: str, lent: Session | None) -> None:
         """The loop around the flows that are not a worker's: again on a fresh connection after an error."""
         for _ in range(20):
-            session = lent or self.app.database.connect(Settings())
+            session = lent or self.database.connect(Settings())
             try:
                 run(self._flow(self.consumer.work(self.id, 1), runs), self._performer(session, side, steps))
             except Exception as error:
@@ -289,7 +308,7 @@ class Cell:
 
     async def _repeat_async(self, side: Any, steps: Steps, runs: str) -> None:
         for _ in range(20):
-            session = await self.app.database.connect_async(Settings())
+            session = await self.database.connect_async(Settings())
             try:
                 flow = self._flow(self.consumer.work(self.id, 1), runs)
                 await run_async(flow, self._performer(session, side, steps))

@@ -32,6 +32,7 @@ def create_table(url: str) -> None:
     text = f"CREATE TABLE IF NOT EXISTS effects (n {number}, consumer text, source text, message_id text, pid integer)"
     with closing(reader(url)) as connection:
         connection.execute(text)
+        connection.execute("CREATE INDEX IF NOT EXISTS effects_of ON effects (consumer)")
 
 
 def reader(url: str) -> Any:
@@ -150,31 +151,46 @@ def register(consumer: Consumer, variant: str, behaviour: Behaviour, **options: 
     decorate(handlers[variant])
 
 
+_EVERYTHING = (
+    ("effects", "n, NULL, NULL, NULL, NULL, NULL"),
+    ("PREFIXledger", "seq, fingerprint, state, NULL, NULL, NULL"),
+    ("PREFIXqueue", "seq, payload, attempts, deaths, NULL, NULL"),
+    ("PREFIXdead", "NULL, fingerprint, attempts, NULL, payload, reason"),
+    ("PREFIXattempt", "NULL, NULL, CASE WHEN died THEN 1 ELSE 0 END, NULL, NULL, NULL"),
+)
+"""By table: a number, bytes, two more numbers, more bytes, and a text."""
+_CASTS = "NULL::bigint, NULL::bytea, NULL::integer, NULL::integer, NULL::bytea, NULL::text"
+
+
+def _everything(prefix: str, mark: str) -> str:
+    """One statement for all that is asked about a consumer."""
+    parts = [
+        f"SELECT {number}, consumer, source, message_id, {columns} FROM {table} WHERE consumer = {mark}"
+        for number, (table, columns) in enumerate(_EVERYTHING)
+    ]
+    if mark != "?":
+        parts.insert(0, f"SELECT 0, '', '', '', {_CASTS} WHERE false")
+    return " UNION ALL ".join(parts).replace("PREFIX", prefix)
+
+
+_LITE = _everything("oncebox_", "?")
+_POSTGRES = _everything("oncebox.", "%s")
+
+
 def tables(connection: Any, consumer: str) -> Tables:
     """Everything the database says about one consumer."""
-    sqlite = isinstance(connection, sqlite3.Connection)
-    prefix, mark = ("oncebox_", "?") if sqlite else ("oncebox.", "%s")
-
-    def rows(columns: str, table: str, order: str = "message_id") -> list[tuple[Any, ...]]:
-        text = f"SELECT consumer, source, message_id{columns} FROM {table} WHERE consumer = {mark} ORDER BY {order}"
-        found: list[tuple[Any, ...]] = connection.execute(text, (consumer,)).fetchall()
-        return found
-
+    text = _LITE if isinstance(connection, sqlite3.Connection) else _POSTGRES
+    found: list[list[tuple[Any, ...]]] = [[] for _ in _EVERYTHING]
+    for number, *row in connection.execute(text, (consumer,) * len(_EVERYTHING)).fetchall():
+        found[number].append(tuple(row))
+    effects, *others = found
+    ledger, queue, dead, attempts = (sorted(rows, key=lambda row: row[2]) for rows in others)
     return Tables(
-        effects=[_key(row) for row in rows("", "effects", "n")],
-        ledger=[
-            Ledger(_key(row), bytes(row[3]), row[4], row[5])
-            for row in rows(", fingerprint, state, seq", f"{prefix}ledger")
-        ],
-        queue=[
-            Queued(_key(row), row[3], row[4], row[5], bytes(row[6]))
-            for row in rows(", seq, attempts, deaths, payload", f"{prefix}queue")
-        ],
-        dead=[
-            Dead(_key(row), row[3], bytes(row[4]), row[5], bytes(row[6]))
-            for row in rows(", reason, fingerprint, attempts, payload", f"{prefix}dead")
-        ],
-        attempts=[Attempt(_key(row), bool(row[3])) for row in rows(", died", f"{prefix}attempt")],
+        effects=[_key(row) for row in sorted(effects, key=lambda row: row[3])],
+        ledger=[Ledger(_key(row), bytes(row[4]), row[5], row[3]) for row in ledger],
+        queue=[Queued(_key(row), row[3], row[5], row[6], bytes(row[4])) for row in queue],
+        dead=[Dead(_key(row), row[8], bytes(row[4]), row[5], bytes(row[7])) for row in dead],
+        attempts=[Attempt(_key(row), bool(row[5])) for row in attempts],
     )
 
 

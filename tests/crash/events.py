@@ -16,12 +16,18 @@ class Events:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._file: int | None = None
+        self._open()
+
+    def _open(self) -> int:
+        if self._file is None:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        return self._file
 
     def log(self, event: str, **details: Any) -> None:
         """Write one event down, with the process it happened in."""
         line = json.dumps({"event": event, "pid": os.getpid(), **details})
-        os.write(self._file, line.encode() + b"\n")
+        os.write(self._open(), line.encode() + b"\n")
 
     def all(self, *names: str) -> list[dict[str, Any]]:
         """What was logged so far: these events, or all."""
@@ -29,7 +35,10 @@ class Events:
         return [line for line in lines if not names or line["event"] in names]
 
     def close(self) -> None:
-        os.close(self._file)
+        """Let the file go, until there is more to write."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def key_of(event: dict[str, Any]) -> Key:

@@ -231,6 +231,7 @@ async def _finished(reply: Any) -> Any:
 
 def sever(session: Any) -> None:
     """Lose a connection as a killed process or a reset does: no goodbye, the server sees the end."""
+    session.severed = True
     raw = getattr(session, "raw", None)
     if isinstance(raw, (psycopg.Connection, psycopg.AsyncConnection)):
         with socket.socket(fileno=os.dup(raw.fileno())) as copy:

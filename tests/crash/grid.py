@@ -13,6 +13,7 @@ from tests.crash.catchers import Catcher
 from tests.crash.cells import ASYNC
 from tests.crash.effects import create_table, reader
 from tests.crash.faults import Fault, Steps, moments
+from tests.crash.kept import Kept
 from tests.crash.nursery import Nursery
 from tests.crash.planted import planted
 from tests.crash.runs import Run
@@ -36,15 +37,19 @@ class Bench:
 
     def connect(self) -> None:
         """The connections that prepare, recover and look."""
-        database = Database(self.plain_url)
+        self.kept = Kept(self.plain_url)
+        self.own = Kept(self.url)
+        """Of the variant itself: its broken part has connections of its own where it must."""
         self.reader = reader(self.plain_url)
-        self.side = SideChannel(database, Settings(side=True))
-        self.session = database.connect(Settings())
+        self.side = SideChannel(self.kept, Settings(side=True))
+        self.session = self.kept.connect(Settings())
 
     def close(self) -> None:
         self.reader.close()
         self.side.close()
         self.session.close()
+        self.kept.close()
+        self.own.close()
 
     def trace(self, scenario: Scenario) -> list[Step]:
         """The steps of a run in which nothing goes wrong; which must be right, too."""

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from tests.crash.checker import Key, Ledger, Seen, Sent, Tables, violations
 from tests.crash.deciding import DECISIONS
 from tests.crash.effects import tables
 from tests.crash.faults import Ended, Fault, Steps, Stuck
+from tests.crash.kept import LEAVES_CONNECTIONS_WHOLE
 from tests.crash.scenarios import Delivery, Scenario
 
 if TYPE_CHECKING:
@@ -49,6 +51,13 @@ class Run:
         """Processes that ended while the database was away."""
         self.twice_broken = False
 
+    @cached_property
+    def _recovering(self) -> Cell:
+        """What prepares and recovers; to make one takes as long as to use it."""
+        return Cell(
+            msgspec.structs.replace(self.place, url=self.bench.plain_url, variant=self.bench.recovering)
+        )
+
     def prepare(self) -> None:
         """Bring the database to where the scenario begins."""
         scenario = self.scenario
@@ -68,6 +77,8 @@ class Run:
             self._haunt()
             if not scenario.runs.startswith("reap"):
                 self._run([], [], "reap")
+        if scenario.runs == "gap":
+            deciding.let_gaps_grow(self.bench.reader, self.place.consumer)
 
     def _new(self, spec: str) -> Delivery:
         delivery = Delivery(next(self.numbers), spec)
@@ -106,12 +117,12 @@ class Run:
         broken: Steps | None = None,
     ) -> None:
         """On connections that are open already, unless something is to be broken on the way."""
-        place = msgspec.structs.replace(self.place, url=self.bench.plain_url, variant=self.bench.recovering)
-        cell = Cell(place)
+        cell = self._recovering.renewed()
         if broken is None:
             steps, lent = Steps(seconds=seconds), self.bench
         else:
             steps, lent, cell.queued = broken, None, self._queued
+            cell.kept = self.bench.kept
         try:
             cell.work(deliveries, waiting, steps, runs, lent)
         except Ended:
@@ -124,6 +135,8 @@ class Run:
     def attempt(self, steps: Steps) -> None:
         """The scenario's own part, in this process."""
         self.cell.queued = self._queued
+        if steps.fault is None or steps.fault.what in LEAVES_CONNECTIONS_WHOLE:
+            self.cell.kept = self.bench.own
         try:
             self.cell.work(self._unacked(), self._queued(), steps, self.scenario.runs)
         except Stuck as stuck:
@@ -195,8 +208,9 @@ class Run:
 
     def _retire(self, cell: Cell) -> None:
         """As a process does that ends in order: it leaves nothing in hand."""
-        for query in (cell.app.database.queries.retire_hands, cell.app.database.queries.retire):
-            self.bench.side(Call(query, {"id": cell.id}))
+        if cell.has_beaten:
+            for query in (cell.app.database.queries.retire_hands, cell.app.database.queries.retire):
+                self.bench.side(Call(query, {"id": cell.id}))
         cell.events.close()
 
     def _log(self) -> list[dict[str, Any]]:
@@ -215,7 +229,9 @@ class Run:
     def _queued(self) -> list[str]:
         if self.scenario.mode == "inline" and not self.scenario.order_by and not self.scenario.marked:
             return []
-        return [row.key[2] for row in tables(self.bench.reader, self.place.consumer).queue]
+        prefix = "oncebox_" if self.bench.url.startswith("sqlite") else "oncebox."
+        text = f"SELECT message_id FROM {prefix}queue WHERE consumer = '{self.place.consumer}' ORDER BY 1"
+        return [row[0] for row in self.bench.reader.execute(text).fetchall()]
 
     def violations(self) -> list[str]:
         """What the checker says about the end."""

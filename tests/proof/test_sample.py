@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 
-from oncebox.core import sweep
+from oncebox.core import replaying, sweep
+from oncebox.core.steps import Call, Rollback, Script
+from oncebox.core.work import Work
+from oncebox.policy import Policy
 from proof import model, report
 from proof.crashes import FLOWS, Broken
-from proof.properties import Machine, walk_on
-from proof.schedules.explore import Found, explore, replay
+from proof.properties import Machine
+from proof.schedules.explore import Found, Tree, by_chance, explore, replay
 from proof.schedules.flows import BY_NAME, pairs, small_pairs, triples
+from proof.schedules.hands import PostgresHands
 from proof.schedules.world import World
+from proof.walking import walk_on
 from tests.crash.planted import planted
 from tests.crash.scenarios import SCENARIOS
 
@@ -43,6 +51,36 @@ def test_every_order_of_two_small_flows_is_tried(sqlite_url: str) -> None:
     world.close()
     assert (found.complete, found.violations) == (True, [])
     assert found.distinct > 100
+
+
+def test_no_order_is_run_twice() -> None:
+    tree, orders = Tree(), set()
+    chance = random.Random(SEED)
+    while not tree.spent:
+        choose, moves = by_chance(tree, chance), list[int]()
+        # Two workers with two and three moves: ten orders.
+        while len(moves) < 5:
+            moves.append(choose([at for at, most in enumerate((2, 3)) if moves.count(at) < most]))
+        assert tuple(moves) not in orders
+        orders.add(tuple(moves))
+        tree.close(moves)
+    assert len(orders) == 10
+
+
+def test_step_that_waits_is_told_from_one_that_is_slow(pg_url: str) -> None:
+    world = World(pg_url)
+    one, other, third = (hands for hands in world.hands if isinstance(hands, PostgresHands))
+    for hands in (one, other, third):
+        world.equip(hands, world.work(Policy(mode="inline")), [])
+    lock = Script("BEGIN; LOCK TABLE effects")
+    assert one.start(lock) is not None
+    assert third.start(Script("SELECT pg_sleep(0.2)")) is not None, "slow, and nobody is in its way"
+    assert other.start(lock) is None
+    assert other.poll() is None
+    assert one.start(Rollback()) is not None
+    assert other.poll() is not None
+    assert other.start(Rollback()) is not None
+    world.close()
 
 
 def test_schedule_that_breaks_the_promise_is_found_and_can_be_repeated(sqlite_url: str) -> None:
@@ -79,6 +117,21 @@ def test_state_machine_notices_a_planted_bug(sqlite_url: str) -> None:
     assert walked.violations
     assert "took effect" in walked.violations[0]
     assert Machine.steps == 0
+
+
+def test_state_machine_notices_a_replay_that_forgets_its_place(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = replaying._moved
+
+    def stays(chunk: Any, work: Work, came: Any) -> Call:
+        call = moved(chunk, work, came)
+        return msgspec.structs.replace(call, params={**call.params, "place": chunk.place})
+
+    monkeypatch.setattr(replaying, "_moved", stays)
+    walked = walk_on(sqlite_url, SEED, examples=200, shrink=False)
+    assert walked.violations
+    assert "replay" in walked.violations[0]
 
 
 @pytest.mark.parametrize(
