@@ -88,12 +88,13 @@ def whole(seed: str) -> list[Job]:
     jobs += _interleavings([*pairs(), *small_pairs()], seed, LEAST)
     jobs += _bugs()
     jobs += [("server", {"flow": flow, "seed": seed}) for flow in FLOWS]
+    jobs += _interleavings(triples(), seed, LEAST)
+    first = [variant for variant in VARIANTS if variant not in SIBLINGS]
     jobs += [
         ("crash", {"variant": variant, "flow": flow, "seed": seed})
-        for variant in sorted(VARIANTS, key=lambda variant: variant in SIBLINGS)
+        for variant in [*first, *SIBLINGS]
         for flow in FLOWS
     ]
-    jobs += _interleavings(triples(), seed, LEAST)
     return sorted(jobs, key=can_be_left_out)
 
 
