@@ -16,6 +16,7 @@ from oncebox.errors import UnknownEffect
 from oncebox.schema import migrate
 from tests.cli.kit import Running
 from tests.doctor.kit import ask, asked
+from tests.operate.partitioned import Ledger
 from tests.waiting import eventually_async
 
 
@@ -157,6 +158,17 @@ def test_a_ledger_that_nobody_walks(database_url: str) -> None:
     )
     execute(database_url, f"UPDATE oncebox.sweep SET passed = {ago}")
     assert ask(database_url).codes == {"retention-behind"}
+
+
+def test_a_ledger_in_partitions_that_nobody_makes(pg_url: str) -> None:
+    ledger = Ledger(pg_url)
+    ledger.split()
+    assert "partitions-missing" not in ask(pg_url).codes
+    ledger.rows(f"DROP TABLE oncebox.{ledger.leaf(-5)}")
+    assert "partitions-missing" not in ask(pg_url).codes, "there is time"
+    ledger.rows(f"DROP TABLE oncebox.{ledger.leaf(-1)}")
+    ledger.own.close()
+    assert ask(pg_url).codes == {"partitions-missing"}
 
 
 def test_the_loop_is_left_clean(database_url: str) -> None:

@@ -117,7 +117,10 @@ ELSEWHERE = {
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep
-    "sweep_find", "sweep_look", "archive_sizes", "archive_extras", "forget", "forgotten",
+    "sweep_find", "sweep_look", "sweep_purge", "leaves", "partition_held", "partition_told", "partition_count",
+    "partition_lock", "partition_clear", "partition_retire", "partition_make",  # a partition at a time
+    "partition_lock_all", "partition_whole", "partition_parent", "partition_join", "partition_undo", "partition_rows",
+    "archive_sizes", "archive_extras", "forget", "forgotten",
     "archive_known", "archive_restore", "archive_restore_results", "archive_restore_kept",  # by people
     "replay_quiet", "replay_bound", "replay_begin", "replay_open", "replay_hold", "replay_move", "replay_end",
     "replay_page", "replay_known", "replay_changes", "replay_watch", "replay_counts",
@@ -217,9 +220,11 @@ class Plan(NamedTuple):
         return {relation for kind, relation in self.nodes if kind == "Seq Scan"}
 
 
-def explain(connection: Connection, name: str, params: dict[str, Any], *, generic: bool) -> Plan:
+def explain(
+    connection: Connection, name: str, params: dict[str, Any], *, generic: bool, **names: str
+) -> Plan:
     """Run the query, with a plan for these values or for any, and take it back."""
-    query = getattr(load("postgresql"), name)
+    query = getattr(load("postgresql"), name).of(**names)
     call = Call(query, params)
     values = postgresql.parameters(call)
     given = ", ".join(_literal(values[parameter]) for parameter in query.names)

@@ -1,6 +1,7 @@
 """Every hot query on large tables: by index, and touching few pages. Counted, not timed."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -34,6 +35,9 @@ BATCH = {
     "key_pass",
     "key_gaps",
 }
+
+REPLAY: dict[str, Any] = dict.fromkeys(("ids", "source", "type", "key", "since", "until"))
+REPLAY |= {"consumer": "c1", "place": 0, "bound": 10**9, "limit": 500}
 
 # One large database is enough for all xdist workers.
 pytestmark = pytest.mark.xdist_group("plans")
@@ -102,3 +106,28 @@ def test_taking_a_hundred_of_a_million_costs_at_most_four_times_what_it_costs_of
                 buffers[generic] = plan.buffers
     assert many[False] <= 4 * few[False]
     assert many[True] <= 4 * few[True]
+
+
+@PLANS
+def test_a_step_of_retention_reads_its_pages_and_probes_what_lies_beside(
+    large: Connection, generic: bool
+) -> None:
+    windows = '[{"consumer": "c1", "seconds": -60}, {"consumer": "c2", "seconds": -60}]'
+    params = {"windows": windows, "first": 1_000, "last": 1_064}
+    plan = explain(large, "sweep_purge", params, generic=generic, ledger="ledger")
+    assert ("Tid Range Scan", "ledger") in plan.nodes, plan.nodes
+    assert not plan.scans() & {"ledger", "result", "attempt"}, plan.nodes
+
+
+@PLANS
+def test_a_page_of_a_replay_goes_by_index(large: Connection, generic: bool) -> None:
+    with large.transaction(force_rollback=True):
+        run(
+            large,
+            "INSERT INTO oncebox.kept (consumer, source, message_id, payload, headers, content_type, provenance) "
+            "SELECT consumer, source, message_id, '', '', '', '{}' FROM oncebox.ledger WHERE consumer IN ('c1', 'c2')",
+        )
+        run(large, "ANALYZE oncebox.kept")
+        plan = explain(large, "replay_page", REPLAY, generic=generic)
+        assert not plan.scans() & {"kept", "ledger"}, plan.nodes
+        assert plan.buffers <= 3_000, plan

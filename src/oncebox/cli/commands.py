@@ -30,6 +30,7 @@ from oncebox.cli.keys import unblock_command as keys_unblock
 from oncebox.cli.outbox import discard_command as outbox_discard
 from oncebox.cli.outbox import list_command as outbox_list
 from oncebox.cli.outbox import retry_command as outbox_retry
+from oncebox.cli.partition import partition_command
 from oncebox.cli.purge import purge_command
 from oncebox.cli.replay import replay_command
 from oncebox.cli.run import run_command as run_app
@@ -123,6 +124,7 @@ app.command("show", help=teach(show_command), rich_help_panel=_LOOK)(show_comman
 app.command("audit", help=teach(audit_command), rich_help_panel=_LOOK)(audit_command)
 app.command("doctor", help=teach(doctor_command), rich_help_panel=_LOOK)(doctor_command)
 app.command("migrate", help=teach(migrate_command), rich_help_panel=_TABLES)(migrate_command)
+app.command("partition", help=teach(partition_command), rich_help_panel=_TABLES)(partition_command)
 archive_app.command("list", help=teach(archive_list))(archive_list)
 archive_app.command("restore", help=teach(archive_restore))(archive_restore)
 dead_app.command("list", help=teach(dead_list))(dead_list)

@@ -14,7 +14,7 @@ from oncebox.cli.failure import FAILED
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
-from oncebox.cli.text import age, count, seconds_of
+from oncebox.cli.text import age, count, many, seconds_of
 from oncebox.errors import ArchiveError, UsageError
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.schema import verify_schema_async
@@ -35,6 +35,8 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rows by consumer that were written to its archive."""
     failed: dict[str, str] = {}
     """Why an archive took nothing more, by consumer: what it did not take is not deleted."""
+    partitions: list[str] = []
+    """Partitions of days that are past and were dropped; with `--dry-run`, would be once they are empty."""
 
 
 def purge_command(
@@ -79,6 +81,11 @@ def purge_command(
             raise typer.Exit(FAILED)
         return
     console().print(_table(done))
+    if done.partitions:
+        verb = "dropped" if done.applied else "would be dropped"
+        console().print(
+            plain(f"{many(len(done.partitions), 'partition')} {verb}: {', '.join(done.partitions)}")
+        )
     if done.failed:
         raise ArchiveError(f"{'; '.join(done.failed.values())}; what it did not take is not deleted")
     if not done.complete:
@@ -134,7 +141,7 @@ async def _purge(
     sweeper.archives = {name: url for name, url in archives.items() if name in windows}
     if dry_run:
         counts = dict(await sweeper.count()) if windows else {}
-        return Purged(applied=False, counts=counts, windows=windows, complete=True)
+        return Purged(applied=False, counts=counts, windows=windows, complete=True, partitions=sweeper.over)
     complete = True
     if windows:
         complete = await sweeper.cycle(rest_seconds=0.0, most_seconds=float("inf"))
@@ -145,6 +152,7 @@ async def _purge(
         complete=complete,
         archived=dict(sweeper.archived),
         failed={name: str(error) for name, error in sweeper.failed.items()},
+        partitions=sweeper.over,
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 _ARRAY = re.compile(r"(?<![:\w]):[a-z_]+(?=::(?:text|bytea)\[\])")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class Query:
@@ -48,8 +50,22 @@ class Query:
         """Its statements as queries of their own, for a handle that takes one at a time."""
         return [Query(f"{self.name}_{n}", text, self.each) for n, text in enumerate(self.statements, 1)]
 
+    def of(self, **names: str) -> Query:
+        """The same with tables and bounds that parameters can't name, where the text says `[ledger]`."""
+        return _of(self, tuple(sorted(names.items())))
+
     def __repr__(self) -> str:
         return f"<Query {self.name}>"
+
+
+@lru_cache(maxsize=256)
+def _of(query: Query, names: tuple[tuple[str, str], ...]) -> Query:
+    text = query.text
+    for word, name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of ours")
+        text = text.replace(f"[{word}]", name)
+    return Query(query.name, text, query.each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +235,21 @@ class Queries:
     replay_changes: Query
     replay_counts: Query
     fence: Query | None = None
+    sweep_purge: Query | None = None
+    leaves: Query | None = None
+    partition_lock_all: Query | None = None
+    partition_whole: Query | None = None
+    partition_parent: Query | None = None
+    partition_join: Query | None = None
+    partition_undo: Query | None = None
+    partition_rows: Query | None = None
+    partition_make: Query | None = None
+    partition_lock: Query | None = None
+    partition_held: Query | None = None
+    partition_told: Query | None = None
+    partition_clear: Query | None = None
+    partition_count: Query | None = None
+    partition_retire: Query | None = None
     mark: Query | None = None
     pick: Query | None = None
     pick_suspect: Query | None = None

@@ -204,6 +204,11 @@ STANDING = {
         "Two different messages share an id; the second has had no effect.",
         "oncebox show ID --payload; oncebox dead resolve says which stands. Then look at the producer.",
     ),
+    "partitions-missing": Kind(
+        WARNING,
+        "What comes for these days is handled as ever, but lies in the rest, and is deleted row by row.",
+        "Is oncebox run going somewhere, and may its role create tables there? Its log says why it can't.",
+    ),
     "retention-behind": Kind(
         WARNING,
         "Nobody has walked the ledger to its end for so long: it grows beyond its window.",

@@ -1,6 +1,7 @@
 """The SQL of one dialect, read from `sql/<dialect>/*.sql` and compiled once.
 
-A file holds queries as `-- name: x`, then why, then the statement, with `:named` parameters.
+A file holds queries as `-- name: x`, then why, then the statement, with `:named` parameters. What several of them
+share stands once, as `-- part: x`, and is put where they say `{x}`; `[x]` is a table that is named when it is run.
 `-- each: …` marks a query that is run once per row of its `rows` parameter (engines without
 arrays); elsewhere `rows` becomes one array per column. A missing, extra or repeated name fails
 here, at load, and the fields of `Queries` let the type checker see every use.
@@ -17,7 +18,7 @@ from typing import Any
 from oncebox.core.queries import Queries, Query
 from oncebox.errors import ConfigError
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
@@ -38,32 +39,42 @@ def prefix(dialect: str, schema: str) -> str:
     return f'"{schema}".' if dialect == "postgresql" else f"{schema}_"
 
 
-def render(text: str, dialect: str, schema: str) -> str:
+def render(text: str, dialect: str, schema: str, parts: dict[str, str] | None = None) -> str:
     """SQL text with its placeholders filled in."""
-    return text.format(p=prefix(dialect, schema), schema=f'"{schema}"', now=SQLITE_NOW)
+    return text.format(p=prefix(dialect, schema), schema=f'"{schema}"', now=SQLITE_NOW, **(parts or {}))
 
 
 @lru_cache(maxsize=16)
 def load(dialect: str, schema: str = "oncebox") -> Queries:
     """The queries of a dialect for a schema; the same object for the same arguments."""
-    found: dict[str, Query] = {}
+    bodies: dict[str, dict[str, list[str]]] = {"name": {}, "part": {}}
     folder = resources.files("oncebox.engines") / "sql" / dialect
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if file.name[0].isdigit() or not file.name.endswith(".sql"):
             continue
-        parts = _NAME.split(file.read_text())
-        for name, body in zip(parts[1::2], parts[2::2], strict=True):
-            if name in found:
+        pieces = _NAME.split(file.read_text())
+        for kind, name, body in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            if name in bodies[kind]:
                 raise RuntimeError(f"query {name} is defined twice for {dialect}")
-            comments = [line for line in body.splitlines() if line.startswith("--")]
-            lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
-            text = render("\n".join(lines), dialect, schema)
-            found[name] = Query(name, text, any(line.startswith("-- each:") for line in comments))
+            bodies[kind][name] = body.strip().splitlines()
+    parts = {name: render(_statement(lines), dialect, schema) for name, lines in bodies["part"].items()}
+    found = {
+        name: Query(
+            name,
+            render(_statement(lines), dialect, schema, parts),
+            any(line.startswith("-- each:") for line in lines),
+        )
+        for name, lines in bodies["name"].items()
+    }
     missing = {field.name for field in fields(Queries) if field.default is MISSING} - found.keys()
     unknown = found.keys() - {field.name for field in fields(Queries)}
     if missing or unknown:
         raise RuntimeError(f"{dialect}: queries missing {missing}, unknown {unknown}")
     return Queries(**found)
+
+
+def _statement(lines: list[str]) -> str:
+    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

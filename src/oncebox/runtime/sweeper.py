@@ -21,6 +21,7 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings, database_steps
 from oncebox.errors import ArchiveError, ConfigError
 from oncebox.policy import Policy
+from oncebox.runtime.days import Days
 from oncebox.runtime.sessions import finished
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ STEPS = {"postgresql": 64, "sqlite": 2_000}
 """Pages, or rows, of one transaction."""
 ARCHIVE_STEPS = {"postgresql": 256, "sqlite": 10_000}
 """The same where there is an archive: a part is a file, and few large ones are better to have than many."""
-PAUSE = 1.0
-"""After each step, for so many times as long as it took: purging is never more than half of a backend's work."""
+PAUSE = 4.0
+"""After each step, for so many times as long as it took: purging is never more than a fifth of a backend's work."""
 DAY_SECONDS = 86_400.0
 
 
@@ -129,6 +130,8 @@ class Sweeper:
         self.archive_failures: Counter[str] = Counter()
         self.failed: dict[str, ArchiveError] = {}
         """Whose archive failed in the last stretch of a walk, and why."""
+        self.over: list[str] = []
+        """Partitions of days that are past: with `count`, those that there are, else those that are dropped."""
         self._places: dict[str, Place] = {}
         self.pause = PAUSE
 
@@ -158,10 +161,10 @@ class Sweeper:
         queries, step = self.database.queries, self._step
         found: Counter[str] = Counter()
         try:
-            walk = await run_async(sweep.look(queries), perform)
+            walk = await run_async(sweep.look(queries, self._windows()), perform)
+            self.over = [leaf.name for leaf in walk.leaves if leaf.day is not None]
             while walk.place < walk.end:
                 found += await run_async(sweep.count_step(queries, self._windows(), walk, step), perform)
-                walk.place += step
         finally:
             await finished(session.close())
         return found
@@ -212,7 +215,8 @@ class Sweeper:
     async def _walk(self, session: Session, rest_seconds: float, most_seconds: float) -> bool:
         perform = self.performer(session)
         queries = self.database.queries
-        walk = await run_async(sweep.begin_walk(queries, self.holder, self.archives.keys()), perform)
+        begin = sweep.begin_walk(queries, self.holder, self.archives.keys(), self._windows())
+        walk = await run_async(begin, perform)
         if walk is None:
             return False
         if walk.behind_seconds:
@@ -247,9 +251,14 @@ class Sweeper:
     async def _steps(self, walk: sweep.Walk, perform: Perform, most_seconds: float) -> bool:
         began = time.monotonic()
         step, queries = self._step, self.database.queries
+        days = Days(queries, walk, self.holder, perform)
+        await days.make(self.windows)
         deleted: Counter[str] = Counter()
         done = False
         while not done and time.monotonic() - began < most_seconds:
+            cleared, leaf = await self.paced(days.clear(self._windows())), walk.leaf
+            deleted += cleared
+            self.counts += cleared
             op = sweep.sweep_step(queries, self._windows(), walk, self.holder, step)
             found = await self.paced(run_async(op, perform))
             if found is None:
@@ -258,6 +267,8 @@ class Sweeper:
             deleted += found
             self.counts += found
             done = walk.place == 0
+            await days.retire(leaf)
+        self.over += days.dropped
         _tell(deleted)
         return done
 

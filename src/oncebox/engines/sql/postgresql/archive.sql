@@ -2,22 +2,7 @@
 -- As sweep_find, and locks nothing: what is past its window is written to the archive without a transaction
 -- open meanwhile, and found again, locked, before it is deleted.
 SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
-FROM {p}ledger l
-JOIN jsonb_to_recordset(:windows::jsonb) AS w(consumer text, seconds float8) ON w.consumer = l.consumer
-LEFT JOIN LATERAL (
-    SELECT min(m.seq) AS seq, bool_or(m.at < statement_timestamp() - w.seconds * interval '1 second') AS covered
-    FROM {p}low m WHERE m.consumer = w.consumer
-) low ON l.finished IS NULL
-WHERE l.ctid >= format('(%s,0)', :first::bigint)::tid AND l.ctid < format('(%s,0)', :last::bigint)::tid
-  AND l.state <> 1
-  AND CASE WHEN l.finished IS NOT NULL THEN l.finished < statement_timestamp() - w.seconds * interval '1 second'
-           ELSE l.received < statement_timestamp() - w.seconds * interval '1 second'
-                AND low.covered AND l.seq < low.seq END
-  AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq)
-  AND NOT EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
-                  AND d.message_id = l.message_id)
-  AND NOT EXISTS (SELECT 1 FROM {p}effect e WHERE e.consumer = l.consumer AND e.source = l.source
-                  AND e.message_id = l.message_id AND e.state IN ('started', 'parked'))
+{past}
 
 -- name: archive_sizes
 -- How much is to be read for each, so that no more is held than a part may have. Lengths are read without the bytes.

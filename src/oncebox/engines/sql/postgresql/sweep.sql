@@ -40,10 +40,9 @@ WHERE l.consumer = :consumer
   AND l.at < (SELECT max(m.at) FROM {p}low m WHERE m.consumer = :consumer
               AND m.at < statement_timestamp() - :seconds::float8 * interval '1 second')
 
--- name: sweep_find
--- What is past its window on these pages. What waits, is dead, unfinished or unknown is never among it.
-SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
-FROM {p}ledger l
+-- part: past
+-- What is past its window there. What waits, is dead, unfinished or unknown is never among it.
+FROM {p}[ledger] l
 JOIN jsonb_to_recordset(:windows::jsonb) AS w(consumer text, seconds float8) ON w.consumer = l.consumer
 LEFT JOIN LATERAL (
     SELECT min(m.seq) AS seq, bool_or(m.at < statement_timestamp() - w.seconds * interval '1 second') AS covered
@@ -59,7 +58,50 @@ WHERE l.ctid >= format('(%s,0)', :first::bigint)::tid AND l.ctid < format('(%s,0
                   AND d.message_id = l.message_id)
   AND NOT EXISTS (SELECT 1 FROM {p}effect e WHERE e.consumer = l.consumer AND e.source = l.source
                   AND e.message_id = l.message_id AND e.state IN ('started', 'parked'))
+
+-- name: sweep_find
+SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
+{past}
 FOR UPDATE OF l SKIP LOCKED
+
+-- name: sweep_purge
+-- Find and delete in one statement, where nothing has to be written to an archive first: keys that travel to the
+-- client and back again cost fifty times as much. By place, not by key: the row was locked just now, and one that
+-- was changed meanwhile is not seen by this statement and waits for the next walk. The probes keep the planner from
+-- reading all of a large table for the few that are there.
+WITH past AS MATERIALIZED (
+    SELECT l.ctid AS place
+    {past}
+    FOR UPDATE OF l SKIP LOCKED
+), gone AS (
+    DELETE FROM {p}[ledger] WHERE ctid = ANY(ARRAY(SELECT place FROM past))
+    RETURNING consumer, source, message_id, received
+), results AS (
+    DELETE FROM {p}result WHERE ctid = ANY(ARRAY(
+        SELECT x.ctid FROM gone k CROSS JOIN LATERAL (
+            SELECT t.ctid FROM {p}result t
+            WHERE t.consumer = k.consumer AND t.source = k.source AND t.message_id = k.message_id OFFSET 0
+        ) x))
+), attempts AS (
+    DELETE FROM {p}attempt WHERE ctid = ANY(ARRAY(
+        SELECT x.ctid FROM gone k CROSS JOIN LATERAL (
+            SELECT t.ctid FROM {p}attempt t
+            WHERE t.consumer = k.consumer AND t.source = k.source AND t.message_id = k.message_id OFFSET 0
+        ) x))
+), effects AS (
+    DELETE FROM {p}effect WHERE ctid = ANY(ARRAY(
+        SELECT x.ctid FROM gone k CROSS JOIN LATERAL (
+            SELECT t.ctid FROM {p}effect t
+            WHERE t.consumer = k.consumer AND t.source = k.source AND t.message_id = k.message_id OFFSET 0
+        ) x))
+), payloads AS (
+    DELETE FROM {p}kept WHERE ctid = ANY(ARRAY(
+        SELECT x.ctid FROM gone k CROSS JOIN LATERAL (
+            SELECT t.ctid FROM {p}kept t
+            WHERE t.consumer = k.consumer AND t.source = k.source AND t.message_id = k.message_id OFFSET 0
+        ) x))
+)
+SELECT consumer, count(*), max(received) FROM gone GROUP BY consumer
 
 -- name: sweep_drop
 DELETE FROM {p}ledger t USING unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)

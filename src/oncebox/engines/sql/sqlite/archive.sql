@@ -1,20 +1,6 @@
 -- name: sweep_look
 SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
-FROM {p}ledger l
-JOIN (SELECT json_extract(value, '$.consumer') AS consumer, json_extract(value, '$.seconds') AS seconds
-      FROM json_each(:windows)) w ON w.consumer = l.consumer
-WHERE l.seq >= :first AND l.seq < :last
-  AND l.state <> 1
-  AND CASE WHEN l.finished IS NOT NULL THEN l.finished < {now} - CAST(w.seconds * 1000000 AS INTEGER)
-           ELSE l.received < {now} - CAST(w.seconds * 1000000 AS INTEGER)
-                AND EXISTS (SELECT 1 FROM {p}low m WHERE m.consumer = l.consumer
-                            AND m.at < {now} - CAST(w.seconds * 1000000 AS INTEGER))
-                AND l.seq < (SELECT min(m.seq) FROM {p}low m WHERE m.consumer = l.consumer) END
-  AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq)
-  AND NOT EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
-                  AND d.message_id = l.message_id)
-  AND NOT EXISTS (SELECT 1 FROM {p}effect e WHERE e.consumer = l.consumer AND e.source = l.source
-                  AND e.message_id = l.message_id AND e.state IN ('started', 'parked'))
+{past}
 
 -- name: archive_sizes
 -- each: run once per row.

@@ -31,8 +31,8 @@ WHERE consumer = :consumer
   AND at < (SELECT max(m.at) FROM {p}low m WHERE m.consumer = :consumer
             AND m.at < {now} - CAST(:seconds * 1000000 AS INTEGER))
 
--- name: sweep_find
-SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
+-- part: past
+-- What is past its window there. What waits, is dead, unfinished or unknown is never among it.
 FROM {p}ledger l
 JOIN (SELECT json_extract(value, '$.consumer') AS consumer, json_extract(value, '$.seconds') AS seconds
       FROM json_each(:windows)) w ON w.consumer = l.consumer
@@ -48,6 +48,10 @@ WHERE l.seq >= :first AND l.seq < :last
                   AND d.message_id = l.message_id)
   AND NOT EXISTS (SELECT 1 FROM {p}effect e WHERE e.consumer = l.consumer AND e.source = l.source
                   AND e.message_id = l.message_id AND e.state IN ('started', 'parked'))
+
+-- name: sweep_find
+SELECT l.consumer, l.source, l.message_id, l.type, l.fingerprint, l.received, l.finished, l.state
+{past}
 
 -- name: sweep_drop
 -- each: run once per row.
