@@ -128,7 +128,7 @@ def walk(database: str, archive: str, number: int) -> int:
             app = App(database)
             app.consumer("billing", retention=10 * 86_400.0, archive=archive)
             sweeper = Dying(app.database, app.consumers.values(), "me")
-            sweeper.number = number
+            sweeper.number, sweeper.pause = number, 0.0
             done = asyncio.run(sweeper.cycle(rest_seconds=0.0))
             os.write(writer, json.dumps([done, sweeper.seen]).encode())
         finally:

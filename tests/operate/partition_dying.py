@@ -29,7 +29,6 @@ class Dying(Sweeper):
 
     number = 0
     seen = 0
-    pause = 0.0
 
     def performer(self, session: Session) -> Perform:
         perform = super().performer(session)
@@ -50,7 +49,7 @@ def walk(ledger: Ledger, number: int) -> int:
     if pid == 0:
         try:
             sweeper = Dying(ledger.app.database, [ledger.billing], "me")
-            sweeper.number = number
+            sweeper.number, sweeper.pause = number, 0.0
             asyncio.run(sweeper.cycle(rest_seconds=0.0))
             os.write(writer, str(sweeper.seen).encode())
         finally:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -23,6 +21,7 @@ from oncebox.errors import ArchiveError, ConfigError
 from oncebox.policy import Policy
 from oncebox.runtime.days import Days
 from oncebox.runtime.sessions import finished
+from oncebox.runtime.threads import in_thread
 
 if TYPE_CHECKING:
     from oncebox.archive import Place
@@ -44,6 +43,8 @@ ARCHIVE_STEPS = {"postgresql": 256, "sqlite": 10_000}
 """The same where there is an archive: a part is a file, and few large ones are better to have than many."""
 PAUSE = 4.0
 """After each step, for so many times as long as it took: purging is never more than a fifth of a backend's work."""
+ARCHIVE_PAUSE = 1.0
+"""The same where there is an archive: most of a step is not the database's work then."""
 DAY_SECONDS = 86_400.0
 
 
@@ -133,7 +134,8 @@ class Sweeper:
         self.over: list[str] = []
         """Partitions of days that are past: with `count`, those that there are, else those that are dropped."""
         self._places: dict[str, Place] = {}
-        self.pause = PAUSE
+        self.pause: float | None = None
+        """Instead of the usual one."""
 
     async def run(self) -> None:
         """Look, walk, rest, until cancelled. A failure is told and tried again at the next look."""
@@ -173,7 +175,8 @@ class Sweeper:
         """A step, and a pause in proportion to it: messages come first."""
         began = time.monotonic()
         done = await step
-        await asyncio.sleep(self.pause * (time.monotonic() - began))
+        pause = self.pause if self.pause is not None else ARCHIVE_PAUSE if self.archives else PAUSE
+        await asyncio.sleep(pause * (time.monotonic() - began))
         return done
 
     @property
@@ -199,7 +202,7 @@ class Sweeper:
 
         consumer = step.rows[0].consumer
         try:
-            await _in_thread(lambda: keep(self._place(consumer), step.rows))
+            await in_thread(lambda: keep(self._place(consumer), step.rows))
         except ConfigError as error:
             raise ArchiveError(str(error)) from error
         self.archived[consumer] += len(step.rows)
@@ -276,29 +279,3 @@ class Sweeper:
 def _tell(deleted: Mapping[str, int]) -> None:
     for consumer, count in sorted(deleted.items()):
         log.info("retention: consumer %s: %d ledger rows were past their window", consumer, count)
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Blocking work beside the loop. A process that ends does not wait for it: it may be cut off anywhere."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def perform() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=perform, name="oncebox-archive", daemon=True).start()
-    return await future
