@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from oncebox import Dead
+from oncebox import Backoff, Dead
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.kafka import Kafka, KafkaSource
-from oncebox.errors import ConfigError
+from oncebox.errors import BrokerUnavailable, ConfigError
 from tests.brokers.kafka_bench import QUICK, kafka_cluster, positions, send
 from tests.brokers.suite import received
 from tests.brokers.test_kafka_sink import lies_there
@@ -114,3 +115,59 @@ async def test_message_that_an_app_can_not_handle_is_dead_and_on_its_topic(
     assert found.properties["message_id"] == "bad"
     assert tuple(pair for pair in found.headers if pair in HEADERS) == HEADERS[1:]
     assert ("oncebox-reason", b"terminal") in found.headers
+
+
+@pytest.mark.parametrize("mode", ["inline", "stored"])
+async def test_message_that_dies_in_the_queue_is_on_the_topic_too(
+    kafka_cluster: Cluster, shop: Shop, mode: str
+) -> None:
+    topic, dead = kafka_cluster.create_topic(), kafka_cluster.create_topic()
+    source = Kafka(kafka_cluster.servers, **QUICK).topics(topic, group=f"group-of-{topic}", dead_letter=dead)
+    billing = shop.consumer("billing", source, mode=mode, retry=Backoff(attempts=2, base_seconds=0))
+
+    @shop.handler(billing, "poison")
+    async def fails(call: Call) -> None:
+        raise RuntimeError("not this time either")
+
+    producer = Producer({"bootstrap.servers": kafka_cluster.servers, "log_level": 0})
+    poison = event("bad", type="poison", key="k", payload={"n": 1}, headers=HEADERS[1:])
+    await asyncio.to_thread(send, producer, topic, poison)
+    async with shop.app.running():
+        await eventually_async(lambda: shop.count("dead") == 1, 30)
+        [found] = await asyncio.to_thread(lies_there, kafka_cluster, dead, 1)
+    assert (found.body, found.key) == (b'{"n":1}', "k")
+    assert (found.properties["message_id"], found.properties["type"]) == ("bad", "poison")
+    assert tuple(pair for pair in found.headers if pair in HEADERS) == HEADERS[1:]
+    assert found.headers[-2:] == (
+        ("oncebox-reason", b"exhausted"),
+        ("oncebox-origin", f"{topic}:0:0".encode()),
+    )
+    assert len(shop.attempts("bad")) == 2
+
+
+async def test_copy_is_tried_again_until_it_is_there(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncebox.brokers.kafka.deadletter.AGAIN_SECONDS", 0.1)
+    topic, dead = kafka_cluster.create_topic(), kafka_cluster.create_topic()
+    source = await opened(kafka_cluster, topic, dead)
+    assert source._dead_letters is not None
+    write, failures = source._dead_letters._writer.write, [1, 2, 3]
+
+    async def fails_at_first(records: Any) -> Any:
+        if failures:
+            failures.pop()
+            return [BrokerUnavailable("away")]
+        return await write(records)
+
+    monkeypatch.setattr(source._dead_letters._writer, "write", fails_at_first)
+    await source.copy_dead(event("bad"), "exhausted")
+    [found] = await asyncio.to_thread(lies_there, kafka_cluster, dead, 1)
+    await source.close()
+    assert (found.properties["message_id"], failures) == ("bad", [])
+
+
+async def test_without_a_topic_for_them_no_copy_is_made(kafka_cluster: Cluster) -> None:
+    source = await opened(kafka_cluster, kafka_cluster.create_topic(), None)
+    await source.copy_dead(event("bad"), "exhausted")
+    await source.close()

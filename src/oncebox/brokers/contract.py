@@ -21,6 +21,7 @@ __all__ = [
     "BrokerError",
     "BrokerUnavailable",
     "Burying",
+    "Copying",
     "Delaying",
     "Delivery",
     "Sink",
@@ -165,6 +166,15 @@ class Burying(Protocol):
     async def bury(self, delivery: Delivery, reason: str) -> None:
         """This one is dead, and kept as such in the database: as `ack`, once a copy is where the broker
         keeps dead messages, with its id and headers. What could not be copied is delivered again."""
+        ...
+
+
+class Copying(Protocol):
+    """What a `Burying` source may have besides, for messages that die in the consumer's queue."""
+
+    async def copy_dead(self, message: Message, reason: str) -> None:
+        """This one was acked when it was stored, and is dead now, which is committed: put a copy where the broker
+        keeps dead messages. Does not wait for it, and tries while the source is open; nothing hangs on it."""
         ...
 
 

@@ -10,6 +10,8 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.codec import safe_text
 from oncebox.core.effects import TWICE
@@ -21,6 +23,7 @@ from oncebox.message import Message
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.mailbox import Mailbox
 from oncebox.runtime.meter import Meter
+from oncebox.runtime.performer import CLAIM_CHECK
 from oncebox.runtime.workers import pause_seconds
 
 log = logging.getLogger("oncebox")
@@ -77,6 +80,7 @@ class Feed:
         self.source = source
         # Not every broker has a place for dead messages; to the others they are acked.
         self._bury: Callable[[Delivery, str], Awaitable[None]] | None = getattr(source, "bury", None)
+        self._copy_dead: Callable[[Message, str], Awaitable[None]] | None = getattr(source, "copy_dead", None)
         self.intake = intake
         self.most = most
         self.outstanding: dict[int, Delivery] = {}
@@ -181,6 +185,7 @@ class Feed:
         acks: list[Delivery] = []
         dead: list[tuple[Delivery, str]] = []
         nacks: list[tuple[Delivery, float]] = []
+        buried: list[Item] = []
         while self._settled:
             item = self._settled.popleft()
             outcome = item.outcome
@@ -188,6 +193,8 @@ class Feed:
             tallies.add(self.intake.consumer, item.message, outcome)
             report(self.intake.consumer, item, outcome)
             if item.delivery is None:
+                if outcome.status is Status.DEAD and self._copy_dead is not None:
+                    buried.append(item)
                 continue
             if outcome.status is Status.DEAD and self._bury is not None:
                 dead.append((item.delivery, str(outcome.reason)))
@@ -203,6 +210,8 @@ class Feed:
                 await self._bury(delivery, reason)
             for delivery, delay in nacks:
                 await self.source.nack(delivery, delay)
+            for item in buried:
+                await self._copied(item)
         except Exception as error:
             # The broker delivers them again, and the ledger absorbs it.
             log.warning(
@@ -216,6 +225,23 @@ class Feed:
             for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
                 self.outstanding.pop(id(delivery), None)
             self._room.set()
+
+    @property
+    def copies(self) -> bool:
+        """Whether what dies in the queue has a place at the broker, too."""
+        return self._copy_dead is not None
+
+    async def _copied(self, item: Item) -> None:
+        """What was acked long ago has died in the queue: the broker's place for the dead gets a copy, too."""
+        message, outcome, store = item.message, item.outcome, self.intake.store
+        assert self._copy_dead is not None
+        assert outcome is not None
+        reference = message.header(CLAIM_CHECK) if message.headers and store is not None else None
+        if reference is not None and store is not None:
+            payload = await self._loop.run_in_executor(None, store.get, reference.decode())
+            headers = tuple(pair for pair in message.headers if pair[0] != CLAIM_CHECK)
+            message = msgspec.structs.replace(message, payload=payload, headers=headers)
+        await self._copy_dead(message, str(outcome.reason))
 
     async def extend(self) -> None:
         """Keep what is being worked on from being delivered again."""

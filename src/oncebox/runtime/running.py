@@ -172,8 +172,8 @@ class Running:
     def _worker(self, member: Member, feed: Feed | None, turns: Turns) -> ThreadWorker | TaskWorker:
         slot = next(self._slots)
         is_async = member.registry.is_async
-        inline = feed is not None and member.policy.mode == "inline"
-        settled = self._then_ring(feed.settle if inline and feed is not None else self._count(member))
+        answered = feed is not None and (member.policy.mode == "inline" or feed.copies)
+        settled = self._then_ring(feed.settle if answered and feed is not None else self._count(member))
 
         def lost(gone: bool) -> None:
             if feed is not None:

@@ -9,11 +9,15 @@ from typing import Any
 
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.kafka.producing import Writer
-from oncebox.brokers.kafka.records import as_it_came
+from oncebox.brokers.kafka.records import as_it_came, as_it_was_stored
+from oncebox.errors import TooLarge
+from oncebox.message import Message
 
 log = logging.getLogger("oncebox.kafka")
 
 AGAIN_SECONDS = 5.0
+COPIES_MAX = 1000
+"""Most that wait to be written."""
 
 
 class DeadLetters:
@@ -57,8 +61,35 @@ class DeadLetters:
         log.warning("%s: not written, trying again: %s", self._where, failed)
         self._again(delivery, AGAIN_SECONDS)
 
+    def copy(self, message: Message, reason: str) -> None:
+        """Write one that died in the consumer's queue. Nobody delivers it again, so it is tried until it is there, or
+        this is closed. Bounded: where the topic is away for long, the database alone has the rest."""
+        if len(self._writing) >= COPIES_MAX:
+            log.error("%s: no copy of message %s: too many wait already", self._where, message.id)
+            return
+        task = asyncio.get_running_loop().create_task(self._copy(message, reason))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _copy(self, message: Message, reason: str) -> None:
+        while True:
+            failed: BaseException | None
+            try:
+                [failed] = await self._writer.write([as_it_was_stored(message, self.topic, reason)])
+            except Exception as error:
+                failed = error
+            if failed is None:
+                return
+            if isinstance(failed, TooLarge):
+                log.error("%s: no copy of message %s: %s", self._where, message.id, failed)
+                return
+            log.warning("%s: not written, trying again: %s", self._where, failed)
+            await asyncio.sleep(AGAIN_SECONDS)
+
     async def close(self) -> None:
         """Wait for what is being written, then disconnect."""
         if self._writing:
-            await asyncio.wait(self._writing, timeout=AGAIN_SECONDS)
+            _, late = await asyncio.wait(self._writing, timeout=AGAIN_SECONDS)
+            for task in late:
+                task.cancel()
         await self._writer.close()

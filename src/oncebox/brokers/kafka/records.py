@@ -129,6 +129,21 @@ def as_it_came(delivery: Delivery, topic: str, reason: str) -> Written:
     )
 
 
+def as_it_was_stored(message: Message, topic: str, reason: str) -> Written:
+    """The same for a message that was stored: what is kept of it, with its identity in headers."""
+    where = message.provenance
+    return Written(
+        topic,
+        None if where.get("tombstone") else message.payload,
+        None if message.key is None else message.key.encode(),
+        [
+            *outgoing(message),
+            ("oncebox-reason", reason),
+            ("oncebox-origin", f"{where.get('topic')}:{where.get('partition')}:{where.get('offset')}"),
+        ],
+    )
+
+
 def outgoing(message: Message) -> WrittenHeaders:
     """A message's headers on its way out: its identity as CloudEvents has it where it names a source,
     else as plain headers; then its own, except those that would say the same again."""

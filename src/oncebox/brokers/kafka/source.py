@@ -21,6 +21,7 @@ from oncebox.brokers.kafka.topology import reached
 from oncebox.brokers.kafka.watermarks import Incarnations
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
+from oncebox.message import Message
 
 __all__ = ["KafkaSource"]
 
@@ -174,6 +175,11 @@ class KafkaSource:
             self._passed(delivery)
         else:
             self._dead_letters.bury(delivery, reason)
+
+    async def copy_dead(self, message: Message, reason: str) -> None:
+        """See `Copying`. Nothing to do where no dead-letter topic is named."""
+        if self._dead_letters is not None:
+            self._dead_letters.copy(message, reason)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Nothing to do: Kafka asks for signs of life from a consumer, not for messages."""
