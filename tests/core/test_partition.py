@@ -191,3 +191,14 @@ async def test_batch_that_is_out_of_time_leaves_the_mark_at_what_is_done(shop: S
     assert ([item.message.id for item in found], marks(shop)) == (["m0"], [("clicks", 0, 0)])
     assert await read(shop, stats, *mailbox.items) == [("m1", Status.PROCESSED), ("m2", Status.PROCESSED)]
     assert shop.effects() == {"m0": 1, "m1": 1, "m2": 1}
+
+
+@on("sqlite", "psycopg", "asyncpg")
+async def test_dead_message_that_is_read_again_is_told_as_dead(shop: Shop) -> None:
+    stats = clicks(shop)
+    await read(shop, stats, at(stats, 0, -1), at(stats, 1, type="nobody"), at(stats, 2))
+    again = await settled(shop, stats, at(stats, 0, -1), at(stats, 1, type="nobody"), at(stats, 2))
+    assert [(_outcome(item).status, _outcome(item).reason) for item in again] == [
+        (Status.DUPLICATE, ""), (Status.DEAD, "unknown type"), (Status.DUPLICATE, "")
+    ]  # fmt: skip
+    assert len(shop.dead()) == 1

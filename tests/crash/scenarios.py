@@ -141,9 +141,6 @@ SCENARIOS = (
     Scenario("partition batch with a failure", "inline", ("a", "b", "c"), {"batch": 3}, {"b": 1}, marked=True),
     Scenario("partition retry", "inline", ("a", "b"), behaviour={"a": 1}, marked=True),
     Scenario("partition dead", "inline", ("a",), ONE_TRY, {"a": "forever"}, endings={"a": "dead"}, marked=True),
-    Scenario(
-        "partition discard", "inline", ("a", "b"), behaviour={"a": "discard"}, endings={"a": "discarded"}, marked=True
-    ),
     Scenario("partition unknown type", "inline", ("a?", "b"), endings={"a?": "dead"}, marked=True),
     Scenario(
         "partition crash loop", "inline", ("a*", "b"), {"crash_limit": 1}, deaths=1, endings={"a*": "dead"},

@@ -170,13 +170,23 @@ def _advance(work: Work, items: Sequence[Item], token: str, *, lock_ms: int = 0)
     if why := next(filter(None, (changed(place_of(item), rows[0], work.monotonic()) for item in items)), ""):
         return _refused(work, items, why)
     fresh = [item for item in items if place_of(item).offset > last]
-    for item in items[: len(items) - len(fresh)]:
-        item.outcome = Outcome(Status.DUPLICATE)
+    if known := items[: len(items) - len(fresh)]:
+        yield from _tell_known(work, known)
     if fresh and place_of(fresh[0]).after > last:
         return _put_off(fresh)
     if fresh:
         yield Execute((_moving(work, work.queries.watermark_set, fresh[0], fresh[-1]),))
     return fresh
+
+
+def _tell_known(work: Work, items: Sequence[Item]) -> Op[None]:
+    """What is passed is a duplicate, or dead: then its broker may still owe its dead-letter topic a copy."""
+    keys = [{"source": item.message.source, "message_id": item.message.id} for item in items]
+    rows = yield Fetch(work.call(work.queries.lookup, consumer=work.consumer, rows=keys))
+    dead = {(row[0], row[1]): str(row[7]) for row in rows if row[7] is not None}
+    for item in items:
+        reason = dead.get((item.message.source, item.message.id), "")
+        item.outcome = Outcome(Status.DEAD if reason else Status.DUPLICATE, reason=reason)
 
 
 def _at(work: Work, query: Query, place: Place) -> Call:
