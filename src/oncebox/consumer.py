@@ -59,6 +59,10 @@ class Consumer:
                 f'consumer {name!r}: keep_payload="never" needs a source that can hold a message back for a while; '
                 "from this one, what is to be tried again goes to the queue, with its payload"
             )
+        if source is not None and not hasattr(source, "identity"):
+            raise errors.ConfigError(
+                f"consumer {name!r}: {source!r} is no source; give it one of a broker, as in broker.queue('payments')"
+            )
         check_watermarked(name, self.policy, source, identity)
         self.registry = Registry(name)
         self.resetting: Handler | None = None

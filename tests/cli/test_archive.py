@@ -31,6 +31,8 @@ def test_purge_archives_what_it_deletes_and_list_shows_it(archive: Path) -> None
     shown = oncebox("archive", "list", "--at", "archive", cwd=archive)
     assert day["day"] in shown.out
     assert "Nothing" in oncebox("archive", "list", "--at", "archive", "--consumer", "x", cwd=archive).out
+    mistyped = oncebox("archive", "list", "--at", "acrhive", cwd=archive)
+    assert (mistyped.code, mistyped.err) == (2, "oncebox: --at acrhive: there is no such folder\n")
 
 
 def test_a_part_that_was_changed_is_named(archive: Path) -> None:

@@ -80,7 +80,7 @@ def test_as_a_table(desk: Desk) -> None:
     assert "provider was down" in shown.out
     assert "\x1b" not in shown.out
     assert "The latest 2; --limit shows more." in shown.out
-    assert desk("audit", "nobody").out.strip() == "Nothing was done by hand."
+    assert desk("audit", "nobody").out.strip() == "Nothing that was done by hand matches."
 
 
 def test_show_tells_what_was_done_to_a_message(desk: Desk) -> None:

@@ -45,6 +45,10 @@ def refused(done: Done, message: str) -> None:
             "nowhere:app",
             "no module 'nowhere' here or on the Python path; run this where nowhere.py is, or set PYTHONPATH",
         ),
+        (
+            "shop.py:app",
+            "'shop.py' is a file; a module goes without .py, with dots for folders: shop:app",
+        ),
         ("shop", "'shop' names no app: write module:name, as in shop:app for `app` in shop.py"),
         ("shop:", "'shop:' names no app: write module:name, as in shop:app for `app` in shop.py"),
         ("shop:apple", "shop:apple: 'shop' has no 'apple'; did you mean shop:app?"),

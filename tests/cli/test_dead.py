@@ -18,10 +18,9 @@ SECRET = "canary-in-the-payload"
 WHY = ("--reason", "it is fixed")
 REASON = 'say why: --reason "…"; it is kept in the audit'
 NAMED = "name the messages: ids, or --all (with --consumer, --type, --error …, if you like)"
-NOT_DEAD = (
-    "dead, or in conflict (oncebox dead resolve): what is done is not run again; "
-    "oncebox show ID says how it stands"
-)
+NOT_DEAD = "not dead, and what is done is not run again (oncebox show ID)"
+CLASH = "'c' is in conflict (settle it with oncebox dead resolve)"
+OTHERWISE = "'p-1' is dead, but not as the other options say (oncebox dead list ID)"
 TWICE = (
     "id 'p-0' is there 2 times; name one of: --consumer billing --source '', "
     "--consumer other --source elsewhere"
@@ -123,7 +122,10 @@ def test_lists_are_narrowed(site: Site) -> None:
     assert sorted(ids(site, "p-0", "p-1")) == ["p-0", "p-0", "p-1"]
     assert ids(site, "--older", "2h") == []
     nothing = site.desk("dead", "list", "--older", "2h")
-    assert (nothing.code, nothing.out) == (0, "Nothing is dead.\n")
+    assert (nothing.code, nothing.out) == (
+        0,
+        "Nothing that is dead matches. There is some of 'billing', 'other': oncebox dead list shows it.\n",
+    )
 
 
 def test_redriven_messages_run_again(site: Site) -> None:
@@ -223,8 +225,10 @@ def test_an_edited_message_runs_under_a_new_id(site: Site, tmp_path: Path) -> No
         ("discard p-0 --reason _", REASON),
         ("discard --all", REASON),
         ("redrive p-0 --reason r --apply", "--apply goes with --all; messages that are named are changed at once"),
-        ("redrive nobody --reason r", "0 changed, but 'nobody' is not " + NOT_DEAD),
-        ("discard c nobody --reason r", "0 changed, but 'c', 'nobody' are not " + NOT_DEAD),
+        ("redrive nobody --reason r", "0 changed, but 'nobody' is " + NOT_DEAD),
+        ("redrive c --reason r", "0 changed, but " + CLASH),
+        ("redrive p-1 -c other --reason r", "0 changed, but " + OTHERWISE),
+        ("discard c nobody --reason r", f"0 changed, but {CLASH}; 'nobody' is {NOT_DEAD}"),
         ("list --older soon", "--older 'soon': a number and a unit, as in 90s, 15m, 6h, 2d"),
         ("redrive --all --newer 5 --reason r", "--newer '5': a number and a unit, as in 90s, 15m, 6h, 2d"),
         ("resolve c --reason r", "say which payload stands: --stands first, or --stands second"),

@@ -203,6 +203,10 @@ def test_an_archive_together_with_what_is_still_here(place: Path) -> None:
             ["page", "--file", "a", "--archive", "b", "--reason", "x"],
             "--file and --archive: keep one of them",
         ),
+        (
+            ["page", "--reset", "--archive", "recrods", "--reason", "x"],
+            "--archive recrods: nothing of consumer 'page' lies there; see oncebox archive list",
+        ),
         (["page", "--id-field", "id", "--reason", "x"], "--id-field and --type-field go with --file"),
     ],
 )

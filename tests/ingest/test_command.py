@@ -77,6 +77,12 @@ def rows(folder: Path, query: str) -> list[Any]:
         database.close()
 
 
+def test_without_a_place_for_the_id_the_option_is_named(folder: Path) -> None:
+    (folder / "old.ndjson").write_bytes(payments("a"))
+    done = oncebox("ingest", "old.ndjson", "-c", "stored", "--app", "shop:app", "--type", "paid", cwd=folder)
+    assert "line 1: no id; name where it is with --id-field" in done.err
+
+
 def test_bad_lines_are_reported_kept_aside_and_can_be_mended(folder: Path) -> None:
     bad = b'{"id": "c", canary\n'
     (folder / "old.ndjson").write_bytes(payments("a") + bad + payments("b") + b'{"no": "id"}\n')

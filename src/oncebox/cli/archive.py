@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from oncebox.archive import parts, rows
-from oncebox.archive.places import open_place
+from oncebox.archive.places import Folder, open_place
 from oncebox.archive.writing import verify as verify_part
 from oncebox.cli.asking import ByOption, who
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
@@ -186,6 +186,9 @@ async def _restore(target: Target, chosen: Iterator[Archived], act: Act, dry_run
 def _places(at: str | None, app: str | None, consumer: str | None) -> list[tuple[str, str | None]]:
     """The archives that are meant, and whose rows there."""
     if at is not None:
+        place = open_place(at)
+        if isinstance(place, Folder) and not place.path.exists():
+            raise UsageError(f"--at {at}: there is no such folder")
         return [(at, consumer)]
     if app is None:
         raise UsageError("name the archive: --at FOLDER or URL, or --app for those of its consumers")

@@ -72,7 +72,10 @@ def audit_command(
     if as_json:
         print_json({"deeds": found})
     elif not found:
-        console().print(plain("Nothing was done by hand.", "dim"))
+        nothing = (
+            "Nothing was done by hand." if search == Search() else "Nothing that was done by hand matches."
+        )
+        console().print(plain(nothing, "dim"))
     else:
         console().print(_table(found))
         if len(found) == limit:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oncebox.cli.asking import ByOption, ask
-from oncebox.cli.deciding import Replaced, choice, decide_all, one, public, say_one, table
+from oncebox.cli.deciding import Replaced, choice, decide_all, none_found, one, public, say_one, table
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import find_target
@@ -70,7 +70,7 @@ def list_command(
     if as_json:
         print_json({"dead": [public(each) for each in found]})
     elif not found:
-        console().print(plain("Nothing is dead.", "dim"))
+        console().print(plain(none_found(target, chosen), "dim"))
     else:
         console().print(table(found))
 

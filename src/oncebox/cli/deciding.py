@@ -11,7 +11,7 @@ from rich.table import Table
 from oncebox.cli.asking import ask, who
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
-from oncebox.cli.text import age, count, seconds_of
+from oncebox.cli.text import age, clean, count, seconds_of
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Count, DeadLetter, Decision, count_dead, dead_letters, decide
 from oncebox.errors import UsageError
@@ -62,6 +62,17 @@ def choice(
     )  # fmt: skip
 
 
+def none_found(target: Target, choice: Choice) -> str:
+    """Nothing was found: because nothing is dead, or because nothing that is matches?"""
+    if choice == Choice():
+        return "Nothing is dead."
+    every = ask(target, dead_letters(target.database.queries, Choice()))
+    if not every:
+        return "Nothing is dead."
+    whose = ", ".join(repr(clean(name)) for name in sorted({each.consumer for each in every}))
+    return f"Nothing that is dead matches. There is some of {whose}: oncebox dead list shows it."
+
+
 def decide_all(
     decision: Decision,
     choice: Choice,
@@ -88,7 +99,7 @@ def decide_all(
         return
     changed = _paced(target, decision, choice, act, rate)
     if choice.ids:
-        _check_named(choice, changed)
+        _check_named(target, choice, changed)
     ids = [each.id for each in changed[:1000]]
     _say(Done(act=act.id, decision=decision, applied=True, count=len(changed), ids=ids), as_json)
 
@@ -111,14 +122,25 @@ def _paced(target: Target, decision: Decision, choice: Choice, act: Act, rate: f
             return changed
 
 
-def _check_named(choice: Choice, changed: list[DeadLetter]) -> None:
+def _check_named(target: Target, choice: Choice, changed: list[DeadLetter]) -> None:
     missing = [each for each in choice.ids if each not in {letter.id for letter in changed}]
-    if missing:
-        raise UsageError(
-            f"{len(changed)} changed, but {', '.join(map(repr, missing[:5]))} "
-            f"{'is' if len(missing) == 1 else 'are'} not dead, or in conflict (oncebox dead resolve): what is done is "
-            "not run again; oncebox show ID says how it stands"
-        )
+    if not missing:
+        return
+    left = ask(target, dead_letters(target.database.queries, Choice(ids=tuple(missing))))
+    clashing = {each.id for each in left if each.is_conflict}
+    others = {each.id for each in left} - clashing
+    told = (
+        (clashing, "in conflict (settle it with oncebox dead resolve)"),
+        (others, "dead, but not as the other options say (oncebox dead list ID)"),
+        (set(missing) - clashing - others, "not dead, and what is done is not run again (oncebox show ID)"),
+    )
+    why = [_are([each for each in missing if each in ids], what) for ids, what in told if ids]
+    raise UsageError(f"{len(changed)} changed, but {'; '.join(why)}")
+
+
+def _are(ids: list[str], what: str) -> str:
+    more = ", …" if len(ids) > 5 else ""
+    return f"{', '.join(map(repr, ids[:5]))}{more} {'is' if len(ids) == 1 else 'are'} {what}"
 
 
 def one(

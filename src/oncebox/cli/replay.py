@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -191,10 +192,20 @@ def _origin(file: str | None, archive: str | None) -> str:
 def _archived(consumer: Consumer, url: str | None, chosen: Chosen) -> Iterator[Placed] | None:
     if url is None:
         return None
-    from oncebox.archive import messages
+    from oncebox.archive import messages, parts
 
+    if not parts(url, consumer=consumer.name):
+        # A reset empties the consumer's tables: what was to fill them again must be there before.
+        others = sorted({part.consumer for part in parts(url)})
+        raise UsageError(
+            f"--archive {url}: nothing of consumer {consumer.name!r} lies there"
+            + (f", only of {', '.join(map(repr, others))}" if others else "")
+            + "; see oncebox archive list, or leave --archive out to replay what is still here"
+        )
     found = messages(url, consumer=consumer.name, since=utc(chosen.since), until=utc(chosen.until))
-    return (placed_by(consumer, each.place or 0, each.message(replay=True)) for each in found)
+    # The first one is read now, so that a damaged part or a missing library is known before anything is emptied.
+    first = list(islice(found, 1))
+    return (placed_by(consumer, each.place or 0, each.message(replay=True)) for each in chain(first, found))
 
 
 @contextmanager

@@ -139,6 +139,11 @@ def _import(name: str) -> Any:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            if name.endswith(".py"):
+                raise ConfigError(
+                    f"{name!r} is a file; a module goes without .py, with dots for folders: "
+                    f"{name.removesuffix('.py').replace('/', '.')}:app"
+                ) from error
             raise ConfigError(
                 f"no module {error.name!r} here or on the Python path; run this where {error.name}.py is, "
                 "or set PYTHONPATH"

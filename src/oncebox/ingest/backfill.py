@@ -139,7 +139,8 @@ class Ingest:
         delivery = self._delivery(line)
         resolved = self._identity.resolve(delivery)
         item = self.consumer.intake.from_resolved(delivery, resolved)
-        reason = self._refusal(item, resolved.why)
+        asked = resolved.id is None and self._identity.id is None
+        reason = "no id; name where it is with --id-field" if asked else self._refusal(item, resolved.why)
         return (None, reason) if reason else (item, "")
 
     def _refusal(self, item: Item, why: str) -> str:

@@ -183,6 +183,14 @@ def _bench(target: Target, messages: tuple[Message, ...], loop: Loop) -> Iterato
         bench.close()
 
 
+def _app_of(target: Target) -> App:
+    if isinstance(target, App):
+        return target
+    if isinstance(target, Consumer):
+        return target.app
+    raise TypeError(f"{target!r}: give the app, or one of its consumers")
+
+
 def _blocking(target: Target, messages: tuple[Message, ...], work: Callable[[Bench], T]) -> T:
     try:
         asyncio.get_running_loop()
@@ -191,7 +199,7 @@ def _blocking(target: Target, messages: tuple[Message, ...], work: Callable[[Ben
     else:
         raise TypeError("inside an event loop: use the form that ends in _async, and await it")
     loop = Loop()
-    app = target if isinstance(target, App) else target.app
+    app = _app_of(target)
     try:
         with _bench(target, messages, loop) as bench:
             return work(bench)
