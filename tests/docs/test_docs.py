@@ -44,6 +44,13 @@ def test_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("page", ["batches.md", "outgoing.md"])
+def test_page_that_waits_for_workers_can_be_run_again(page: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = _run(ROOT / "docs" / "how-to" / page, tmp_path)
+        assert done.returncode == 0, done.stdout
+
+
 def test_blocks_share_a_namespace_and_titles_become_files(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
