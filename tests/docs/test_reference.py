@@ -182,8 +182,15 @@ def test_every_command_and_option_is_there() -> None:
     from oncebox.cli.commands import app
 
     text = (DOCS / "reference/cli.md").read_text()
+    listed = text.partition("## ")[0]
     for name, command in _commands(typer.main.get_command(app)):
         assert f"oncebox {name}" in text, f"oncebox {name} is not in docs/reference/cli.md"
+        group, _, verb = name.rpartition(" ")
+        start = f"| [`oncebox {group}".rstrip()
+        assert any(
+            line.startswith(start) and (f"`{verb}`" in line or f" {verb}`" in line)
+            for line in listed.splitlines()
+        ), f"oncebox {name} is not in the list at the top of docs/reference/cli.md"
         for parameter in command.params:
             for option in parameter.opts:
                 if option.startswith("--"):
