@@ -68,3 +68,8 @@ def test_the_same_curl_twice_has_one_effect_and_one_result(shop: str) -> None:
             f"http://{url.replace('localhost:8000', shop)}", headers={name: value}, content=body
         )
         assert answer.text == said
+
+
+def test_an_id_that_is_refused_is_the_callers_mistake(shop: str) -> None:
+    answer = httpx.post(f"http://{shop}/payments", json={"id": "", "account": "ada", "amount": 1})
+    assert (answer.status_code, list(answer.json())) == (422, ["error"])
