@@ -1,23 +1,29 @@
 """The command line without a process of its own: the same words, exit codes and text, for many small questions."""
 
 import asyncio
+import functools
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 from unittest.mock import patch
 
+import typer.main
+
 from oncebox.cli.commands import run_command
 from tests.cli.kit import Done
 from tests.core.kit import Shop
 
 AUDIT = "verb, who, reason, consumer, source, message_id, result"
+_built = functools.cache(typer.main.get_command)
+"""Building the commands takes longer than most of them."""
 
 
 def inside(*words: str) -> Done:
     """`oncebox WORDS`."""
     out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "argv", ["oncebox", *words]), redirect_stdout(out), redirect_stderr(err):
+    once = patch.object(typer.main, "get_command", _built)
+    with once, patch.object(sys, "argv", ["oncebox", *words]), redirect_stdout(out), redirect_stderr(err):
         code = run_command()
     return Done(code, out.getvalue(), err.getvalue())
 

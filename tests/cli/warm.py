@@ -16,7 +16,7 @@ from typing import NoReturn
 
 MODULES = (
     "oncebox.cli.commands", "oncebox.drivers.asyncpg", "oncebox.drivers.psycopg", "oncebox.drivers.sqlite",
-    "pydantic.type_adapter", "tests.cli.warm", "typer.rich_utils",
+    "pydantic.type_adapter", "pydantic.types", "tests.cli.built", "tests.cli.warm", "typer.rich_utils",
 )  # fmt: skip
 """What commands import, some of it only when they need it."""
 
