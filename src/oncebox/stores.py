@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 from oncebox.errors import ConfigError, StoreError
+from oncebox.files import write_whole
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _REFERENCE = re.compile(r"([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{64})")
@@ -65,28 +65,10 @@ class FolderStore:
             # A file of that name is whole (rename is atomic), yet a disk may have harmed it since:
             # trust it only if it still has the content, else replace it.
             if not place.exists() or place.read_bytes() != payload:
-                self._write(place, payload)
+                write_whole(place, payload)
         except OSError as error:
             raise StoreError(f"a payload can't be written to {place}: {error.strerror or error}") from error
         return reference
-
-    def _write(self, place: Path, payload: bytes) -> None:
-        for folder in (self.folder, place.parent.parent, place.parent):
-            if not folder.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                _sync_folder(folder.parent)
-        descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=place.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(payload)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        # The rename itself must survive a power cut: the row that refers to it will.
-        _sync_folder(place.parent)
 
     def get(self, reference: str) -> bytes:
         """The payload, checked against its digest. `StoreError` names a file that is missing or changed."""
@@ -120,13 +102,3 @@ class FolderStore:
         if parts is None or not parts[3].startswith(parts[1] + parts[2]):
             raise StoreError("not a reference that FolderStore gave out; was the message's row changed?")
         return self.folder / reference, parts[3]
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders can't be opened there, and renames are journalled
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

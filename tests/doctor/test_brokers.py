@@ -17,7 +17,7 @@ from oncebox.brokers.nats import Nats
 from oncebox.brokers.nats.connection import Connection
 from oncebox.brokers.redis import Redis
 from oncebox.brokers.sqs import Sqs
-from oncebox.doctor.brokers import check_brokers
+from oncebox.doctor.brokers import check_brokers, check_sinks
 from oncebox.doctor.policies import check_policies
 from oncebox.errors import ConfigError
 from oncebox.identity import Identity, field
@@ -73,6 +73,27 @@ async def test_a_broker_that_can_not_be_reached() -> None:
         Nats(f"nats://127.0.0.1:{free_port()}").stream("S", consumer="c"), retention=86_400.0
     )
     assert found.codes == {"source-unreachable"}
+
+
+async def test_sinks_are_looked_at_as_well(nats_server: NatsServer) -> None:
+    known, missing_ = f"doctor-{os.getpid()}-{next(_numbers)}", new_name()
+    connection = Connection([nats_server.url], None, {})
+    js = connection.jetstream(await connection.join(connection))
+    await js.add_stream(name=known, subjects=[known])
+    await connection.leave(connection)
+    nats = Nats(nats_server.url)
+    there, nowhere = nats.subject(known), nats.subject(missing_)
+    away = Nats(f"nats://127.0.0.1:{free_port()}").subject("events")
+    made = nats.subject(missing_, stream=missing_, create=True)
+    app = App(
+        "sqlite:///never-opened.db", sink={"a.*": there, "b.*": nowhere, "c.*": away, "d.*": made, "e": there}
+    )
+    found = Findings(await check_sinks(app.sinks))
+    assert found.codes == {"sink-unusable", "sink-unreachable"}
+    assert f"takes subject '{missing_}'" in found.of("sink-unusable").what
+    assert found.of("sink-unreachable").subject == "sink events"
+    with pytest.raises(ConfigError, match="no stream"):
+        await nats.subject(missing_).open()
 
 
 async def test_a_stream_that_gives_up_and_waits_too_little(nats_server: NatsServer) -> None:

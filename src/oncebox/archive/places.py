@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from oncebox.errors import ArchiveError, ConfigError
+from oncebox.files import write_whole
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -66,32 +66,11 @@ class Folder:
 
     def put(self, name: str, data: bytes) -> None:
         try:
-            self._write(self.path / name, data)
+            write_whole(self.path / name, data)
         except OSError as error:
             raise ArchiveError(
                 f"archive: {self.path / name} can't be written: {error.strerror or error}"
             ) from error
-
-    def _write(self, place: Path, data: bytes) -> None:
-        self._make(place.parent)
-        descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=place.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        # The rename must survive a power cut: what it stands for is about to be deleted.
-        _sync(place.parent)
-
-    def _make(self, folder: Path) -> None:
-        missing = [folder, *folder.parents]
-        for each in reversed(missing[: next((n for n, at in enumerate(missing) if at.exists()), 0)]):
-            each.mkdir(exist_ok=True)
-            _sync(each.parent)
 
     def get(self, name: str) -> bytes:
         try:
@@ -169,13 +148,3 @@ class Objects:
 def _first_line(error: BaseException) -> str:
     """What went wrong, without the library's debugging text."""
     return str(error).partition("\n")[0][:300]
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "nt":  # folders can't be opened there, and renames are journalled
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

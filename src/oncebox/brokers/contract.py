@@ -179,7 +179,10 @@ class Copying(Protocol):
 
 
 class Sink(Protocol):
-    """Where published messages go. Constructing one opens nothing."""
+    """Where published messages go. Constructing one opens nothing.
+
+    A sink may have `creates`: true where opening it makes what is missing, so that whoever only looks leaves it alone.
+    """
 
     name: str
     """For logs and metrics."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from oncebox.brokers.contract import SourceFacts
+from oncebox.brokers.contract import Sink, SourceFacts
 from oncebox.consumer import Consumer
 from oncebox.doctor.findings import Finding, found
 from oncebox.errors import BrokerError, ConfigError
@@ -28,6 +28,30 @@ async def check_brokers(consumers: Iterable[Consumer]) -> list[Finding]:
             if look is not None:
                 findings += await _check(consumer, look)
     return findings
+
+
+async def check_sinks(sinks: Iterable[tuple[str, Sink]]) -> list[Finding]:
+    """Open each sink as the relay would, which sees whether what it names is there, and close it; publishes nothing.
+    One that would create what is missing is left alone."""
+    findings: list[Finding] = []
+    with _quiet():
+        for sink in {id(sink): sink for _, sink in sinks}.values():
+            if not getattr(sink, "creates", False):
+                findings += await _open(sink)
+    return findings
+
+
+async def _open(sink: Sink) -> list[Finding]:
+    subject = f"sink {sink.name}"
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            await sink.open()
+    except ConfigError as error:
+        return [found("sink-unusable", subject, str(error))]
+    except (BrokerError, TimeoutError) as error:
+        return [found("sink-unreachable", subject, str(error) or f"no answer within {LOOK_SECONDS:g} s")]
+    await sink.close()
+    return []
 
 
 async def _check(consumer: Consumer, look: Any) -> list[Finding]:

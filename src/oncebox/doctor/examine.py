@@ -7,7 +7,7 @@ import msgspec
 from oncebox.app import App
 from oncebox.core.run import run_async
 from oncebox.core.steps import Op
-from oncebox.doctor.brokers import check_brokers
+from oncebox.doctor.brokers import check_brokers, check_sinks
 from oncebox.doctor.database import check_schema, check_server, check_tables
 from oncebox.doctor.findings import Finding, found
 from oncebox.doctor.kinds import Severity
@@ -53,6 +53,7 @@ async def examine(
     if app is not None:
         checked += ["brokers", "policies"]
         findings += await check_brokers(app.consumers.values())
+        findings += await check_sinks(app.sinks)
         findings += check_policies(app)
     order = list(Severity)
     return Report(findings=sorted(findings, key=lambda each: -order.index(each.severity)), checked=checked)

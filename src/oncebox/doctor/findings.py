@@ -34,6 +34,16 @@ BROKERS = {
         "The broker is there, but not what the source needs; the app does not start.",
         "Do what the text says.",
     ),
+    "sink-unreachable": Kind(
+        ERROR,
+        "What is published waits in the outbox, and nothing gets out.",
+        "Check the broker and its URL; the text says what the client saw.",
+    ),
+    "sink-unusable": Kind(
+        ERROR,
+        "The broker is there, but not what the sink names: what is published waits in the outbox.",
+        "Do what the text says.",
+    ),
     "source-drops": Kind(
         ERROR,
         "The broker counts restarts and releases as deliveries; what is over the limit is gone, handled or not.",

@@ -35,7 +35,7 @@ class NatsSubject:
         self.name = subject
         self._connection = connection
         self._stream = stream
-        self._create = create
+        self.creates = create
 
     async def open(self) -> None:
         """Connect, and check that a stream takes the subject; `ConfigError` with how to make one."""
@@ -43,7 +43,7 @@ class NatsSubject:
         try:
             js, where, pattern = self._connection.jetstream(link), self._connection.where, self._pattern()
             if self._stream is not None:
-                await find_stream(js, where, self._stream, pattern, self._create)
+                await find_stream(js, where, self._stream, pattern, self.creates)
             try:
                 found = await ask(where, js.find_stream_name_by_subject(pattern))
             except NotFoundError:

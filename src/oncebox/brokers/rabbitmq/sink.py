@@ -30,7 +30,7 @@ class RabbitSink:
         self._link = link
         self._exchange = exchange
         self._routing_key = routing_key
-        self._create = create
+        self.creates = create
         self._kind = kind
         self._publisher = Publisher(link)
 
@@ -48,7 +48,7 @@ class RabbitSink:
             if self._exchange:
                 async with answered():
                     await channel.exchange_declare(
-                        self._exchange, exchange_type=self._kind, durable=True, passive=not self._create
+                        self._exchange, exchange_type=self._kind, durable=True, passive=not self.creates
                     )
         except ChannelNotFoundEntity:
             raise ConfigError(

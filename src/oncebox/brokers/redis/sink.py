@@ -23,7 +23,7 @@ class RedisTopic:
             raise ConfigError("a Redis stream has a name, not ''")
         self.name = stream
         self._server = server
-        self._create = create
+        self.creates = create
         self._client: Client | None = None
 
     async def open(self) -> None:
@@ -35,7 +35,7 @@ class RedisTopic:
         try:
             async with self._server.asking():
                 await check_server(client, self._server)
-                await find_stream(client, self._server, self.name, self._create)
+                await find_stream(client, self._server, self.name, self.creates)
         except BaseException:
             await client.aclose()
             raise
@@ -56,7 +56,7 @@ class RedisTopic:
         pipeline = self._client.pipeline(transaction=False)
         streams = [topic_of(message) or self.name for message in messages]
         for stream, message in zip(streams, messages, strict=True):
-            words = () if self._create else ("NOMKSTREAM",)
+            words = () if self.creates else ("NOMKSTREAM",)
             pipeline.execute_command("XADD", stream, *words, "*", *fields_of(message))
         try:
             async with self._server.asking(TRANSFER_SECONDS):
