@@ -208,7 +208,8 @@ class HandlerTimeout(OnceboxError):
 
 
 class HandlerExit(OnceboxError):
-    """The handler called sys.exit(); its effects are rolled back and it counts as a failure."""
+    """The handler called sys.exit(), or let out what is no Exception; its effects are rolled back and it counts
+    as a failure."""
 
 
 class UnknownEffect(OnceboxError):

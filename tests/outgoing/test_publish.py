@@ -7,8 +7,11 @@ import pytest
 
 from oncebox import Backoff, Status
 from oncebox.codec import unpack_headers
+from oncebox.core.steps import Commit
 from oncebox.errors import Conflict, MessageError, TooLarge, UsageError
 from oncebox.message import PAYLOAD_BYTES_MAX
+from oncebox.runtime.mailbox import ThreadMailbox
+from oncebox.runtime.workers import inline_turn
 from tests.core.fixtures import inline
 from tests.core.kit import Call, Shop, event
 from tests.outgoing.kit import outbox_ids, outbox_rows
@@ -89,6 +92,39 @@ async def test_a_culprit_of_a_batch_publishes_nothing_and_its_neighbours_once(sh
     assert sorted(outbox_ids(shop)) == ["out-e0", "out-e1", "out-e3", "out-e5"]
     assert set(shop.effects().values()) == {1}
     assert len(shop.effects()) == 4
+
+
+@inline
+async def test_what_a_run_said_that_was_undone_does_not_go_out_with_the_next(shop: Shop) -> None:
+    billing = shop.consumer(batch=8)
+
+    @shop.batch_handler(billing, "many")
+    async def many(call: Call) -> None:
+        for message in call.message:
+            call.tx.publish("receipt", {"for": message.id})
+
+    @shop.handler(billing, "paid")
+    async def paid(call: Call) -> None:
+        await call.db.effect(call.message.id)
+
+    mailbox, conflicts = ThreadMailbox(), [Conflict("as after a deadlock")]
+
+    def through(perform: Any) -> Any:
+        def one(step: Any) -> Any:
+            if isinstance(step, Commit) and conflicts:
+                raise conflicts.pop()
+            return perform(step)
+
+        return one
+
+    # Two lists, because x is between them; when x is done elsewhere, one list of both.
+    sent = (event("a", type="many"), event("x"), event("b", type="many"))
+    mailbox.items.extend(billing.intake.from_message(each) for each in sent)
+    await shop.perform(billing, lambda work: inline_turn(work, mailbox), mailbox=mailbox, through=through)
+    await shop.deliver(billing, event("x"))
+    while mailbox.items:
+        await shop.perform(billing, lambda work: inline_turn(work, mailbox), mailbox=mailbox)
+    assert sorted(bytes(row[0]) for row in outbox_rows(shop, "payload")) == [b'{"for":"a"}', b'{"for":"b"}']
 
 
 async def test_a_list_handler_publishes_with_its_batch(shop: Shop) -> None:

@@ -131,7 +131,7 @@ def keep(unit: tuple[Item, ...], result: object) -> None:
         unit[0].result = result
         return
     if result is None:
-        return
+        result = [None] * len(unit)
     if not isinstance(result, (list, tuple)) or len(result) != len(unit):
         raise errors.HandlerError(
             f"batch handler {handler.name} returns one result per message ({len(unit)}), or None"

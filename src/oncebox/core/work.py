@@ -160,6 +160,8 @@ class Work:
         self.wary = 0
         """For how many batches more a failure is expected."""
         self.reruns: dict[Any, int] = {}
+        self.cancels: dict[tuple[str, str], int] = {}
+        """How often a message's handler let a cancellation out that nobody had asked for."""
         self.unrecorded: dict[int, Exception] = {}
         """Failures of stored messages that could not be written down yet; recorded before they run again."""
         self.looked: float | None = None

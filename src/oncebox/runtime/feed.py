@@ -93,6 +93,7 @@ class Feed:
         self._waiting = False
         self._rung = False
         self._releasing: set[asyncio.Task[None]] = set()
+        self._answering = asyncio.Lock()
         self._paused: set[int] = set()
         self._unpaused = asyncio.Event()
         self._unpaused.set()
@@ -181,7 +182,11 @@ class Feed:
             await self.answer_settled(tallies)
 
     async def answer_settled(self, tallies: Tallies) -> None:
-        """Answer everything that is settled now."""
+        """Answer everything that is settled now; what another call is answering is answered when this returns."""
+        async with self._answering:
+            await self._answer_settled(tallies)
+
+    async def _answer_settled(self, tallies: Tallies) -> None:
         acks: list[Delivery] = []
         dead: list[tuple[Delivery, str]] = []
         nacks: list[tuple[Delivery, float]] = []
@@ -221,10 +226,10 @@ class Feed:
                 error,
                 exc_info=None if isinstance(error, BrokerUnavailable) else error,
             )
-        finally:
-            for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
-                self.outstanding.pop(id(delivery), None)
-            self._room.set()
+        # Cancelled, they are still out: `give_back` releases them.
+        for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
+            self.outstanding.pop(id(delivery), None)
+        self._room.set()
 
     @property
     def copies(self) -> bool:

@@ -42,6 +42,10 @@ class Limit:
         assert self._task is not None
         self._task.cancel()
 
+    def is_asked(self) -> bool:
+        """Whether somebody has cancelled the task since it started."""
+        return self._task is not None and self._task.cancelling() > self._cancelling
+
     def end(self) -> bool:
         """Whether the time was over, and nobody else cancelled the task: then its CancelledError was this one's."""
         self._deadline = None

@@ -19,6 +19,7 @@ from oncebox import errors
 from oncebox.core import steps
 from oncebox.core.effects import Call as EffectCall
 from oncebox.core.effects import idempotency_key
+from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.steps import Call, Step
 from oncebox.core.tracing import Tracing
 from oncebox.core.work import Item, Tx, Work
@@ -86,6 +87,8 @@ class Performer:
             raise errors.UsageError(f"no handler for type {items[0].message.type!r}")
         messages = [item.whole or self._whole(item.message) for item in items]
         first = items[0]
+        for item in items:  # a run that was undone may have been another one's with this item first
+            item.publications, item.sendings = [], []
         tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths, self.work.outlets)
         first.publications, first.sendings = tx.publications, tx.sendings
         if handler.effect is not None:
@@ -132,7 +135,9 @@ class Performer:
             else:
                 result = handler.call(payload, message, tx, self.session.handle(handler.handle))
                 self.session.handled()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             if time.monotonic() - started > self.timeout_seconds:
                 raise self._late(step) from error
             explained = self._explain(error)
@@ -192,8 +197,15 @@ class Performer:
         except asyncio.CancelledError as error:
             if self._limit.end():
                 raise self._late(step) from error
+            if not self._limit.is_asked() and self._gave_up_too_often(step):
+                raise errors.HandlerExit(
+                    f"the handler let a cancellation out {RERUNS_MAX + 1} times, and nobody had cancelled it; catch "
+                    "the CancelledError of tasks that it cancels itself"
+                ) from error
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
             explained = self._explain(error)
             if explained is error:
                 raise
@@ -201,6 +213,15 @@ class Performer:
         finally:
             self._limit.end()
             _close(tx)
+
+    def _gave_up_too_often(self, step: steps.Handle) -> bool:
+        """A cancellation is nobody's failure, so it is not charged; but it is not for ever either."""
+        message = step.items[0].message
+        key = (message.source, message.id)
+        times = self.work.cancels.pop(key, 0) + 1
+        if times <= RERUNS_MAX:
+            self.work.cancels[key] = times
+        return times > RERUNS_MAX
 
     def _hook(self, step: steps.Ask) -> Callable[[], Any]:
         payload, _, call = self._arguments((step.item,))
@@ -241,10 +262,9 @@ class Performer:
         )
 
     def _explain(self, error: BaseException) -> BaseException:
-        if isinstance(error, SystemExit):
-            return errors.HandlerExit(
-                "the handler called sys.exit(); it ends its message's attempt, not the worker"
-            )
+        if not isinstance(error, Exception):
+            what = "called sys.exit()" if isinstance(error, SystemExit) else f"let {type(error).__name__} out"
+            return errors.HandlerExit(f"the handler {what}; it ends its message's attempt, not the worker")
         return self.session.explain(error)
 
     def _late(self, step: steps.Handle) -> errors.HandlerTimeout:

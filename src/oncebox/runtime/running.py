@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,8 @@ log = logging.getLogger("oncebox")
 
 PARTS = ("sources", "workers", "relay")
 DRAIN_LOOK_SECONDS = 0.02
+ANSWER_SECONDS = 5.0
+"""How long `stop` waits for the broker to take the last answers."""
 
 
 class Running:
@@ -315,6 +317,9 @@ class Running:
             worker.stop()
         await self._drained()
         await cancel(self._worker_tasks)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.gather(*(feed.answer_settled(self.tallies) for feed in self._feeds))
         await cancel(self._tasks)
         for feed in self._feeds:
             await feed.answer_settled(self.tallies)

@@ -271,7 +271,13 @@ class TaskWorker:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
                         raise
-                    # The handler was cancelled, not this worker: its messages go back un-acked.
+                    # The handler was cancelled, not this worker: its messages go back un-acked, and those that
+                    # were in one batch with it are not to wait for it.
+                    log.warning(
+                        "consumer %s: a handler let a cancellation out; its messages go back",
+                        self.work.consumer,
+                    )
+                    self.work.limit = 1
                     self.crew.release(self.mailbox.give_up())
                     await asyncio.sleep(pause_seconds(1))
                     continue
