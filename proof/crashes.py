@@ -12,7 +12,7 @@ import msgspec
 
 from proof.bays import bay
 from tests.crash.cells import hasten
-from tests.crash.faults import Fault, Steps
+from tests.crash.faults import HANGS_SECONDS, Fault, Steps
 from tests.crash.grid import Bench
 from tests.crash.runs import Run
 from tests.crash.scenarios import BY_NAME, SCENARIOS, Scenario
@@ -86,9 +86,9 @@ def _break_twice(bench: Bench, scenario: Scenario, first: Fault, second: Fault) 
     if first.what == "kill":
         run.attempt_in_child(first)
     else:
-        run.attempt(Steps(first, seconds=5))
+        run.attempt(Steps(first, seconds=HANGS_SECONDS))
     run.fault = second if second.what == "error" else run.fault
-    run.recover_badly(Steps(second, seconds=5, statements=True))
+    run.recover_badly(Steps(second, seconds=HANGS_SECONDS, statements=True))
     run.finish()
     return run.violations()
 

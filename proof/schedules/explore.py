@@ -15,10 +15,12 @@ import msgspec
 from oncebox.core.steps import Op, Step
 from oncebox.core.work import Item
 from proof.schedules.flows import Flow
-from proof.schedules.hands import PROBE_SECONDS, STUCK_SECONDS, Hands, Reply
+from proof.schedules.hands import STUCK_SECONDS, Hands, Reply
 from proof.schedules.world import World
 
 MOVES_MAX = 600
+TIE_SECONDS = 0.004
+"""How often it is looked at whether the database has broken a tie."""
 LEAST = 200
 """Distinct schedules wanted of every pair."""
 
@@ -172,7 +174,7 @@ class Schedule:
         while not self._look():
             if time.monotonic() > until:
                 return False
-            time.sleep(PROBE_SECONDS)
+            time.sleep(TIE_SECONDS)
         return True
 
 

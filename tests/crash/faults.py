@@ -51,6 +51,8 @@ class Ended(BaseException):
     """The database has been away for long enough: this worker's process is given up."""
 
 
+HANGS_SECONDS = 9.0
+"""What takes longer hangs. Less than a wait for a lock may take, and much more than a busy machine makes of it."""
 AWAY_STEPS = 6
 """So many steps meet a database that is gone before their worker is ended."""
 

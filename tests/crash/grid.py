@@ -12,7 +12,7 @@ from oncebox.runtime.sessions import SideChannel
 from tests.crash.catchers import Catcher
 from tests.crash.cells import ASYNC
 from tests.crash.effects import create_table, reader
-from tests.crash.faults import Fault, Steps, moments
+from tests.crash.faults import HANGS_SECONDS, Fault, Steps, moments
 from tests.crash.kept import Kept
 from tests.crash.nursery import Nursery
 from tests.crash.planted import planted
@@ -83,7 +83,7 @@ class Bench:
             run.attempt_in_child(fault, bug)
         else:
             with planted(bug):
-                run.attempt(Steps(fault, seconds=5))
+                run.attempt(Steps(fault, seconds=HANGS_SECONDS))
         run.finish()
         return run.violations()
 
