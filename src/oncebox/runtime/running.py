@@ -40,7 +40,7 @@ log = logging.getLogger("oncebox")
 
 PARTS = ("sources", "workers", "relay")
 DRAIN_LOOK_SECONDS = 0.02
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
 """How long `stop` waits for the broker to take the last answers."""
 
 
