@@ -148,6 +148,14 @@ def test_a_sqlite_file_that_is_not_there_is_not_made(cli: Callable[..., Done], t
     assert not (tmp_path / "shop.db").exists()
 
 
+def test_a_folder_that_is_missing_is_named(cli: Callable[..., Done]) -> None:
+    refused(
+        cli("migrate", "--database", "sqlite:///nodir/shop.db"),
+        "SQLite can't open its file: there is no folder 'nodir'; tried sqlite:///nodir/shop.db, named by --database",
+        code=1,
+    )
+
+
 def test_a_file_that_is_not_sqlite(cli: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "shop.db").write_text("these are not the bytes of a database" * 100)
     done = cli("status", "--database", "sqlite:///shop.db")

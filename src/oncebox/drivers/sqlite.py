@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -96,6 +97,13 @@ def undoes(sql: str) -> bool:
     )
 
 
+def unreachable(path: str, error: sqlite3.Error) -> errors.DatabaseUnavailable:
+    """Why the file can't be opened; SQLite itself does not tell a missing folder from other causes."""
+    folder = Path(path).parent
+    why = str(error) if folder.is_dir() else f"there is no folder {str(folder)!r}"
+    return errors.DatabaseUnavailable(f"SQLite can't open its file: {why}")
+
+
 class SqliteSession:
     """A held sqlite3 connection. Writers of one process take turns by a lock, since SQLite's own
     waiting sleeps and is not fair; writers of other processes are waited for by SQLite."""
@@ -122,7 +130,7 @@ class SqliteSession:
             self.raw.execute("PRAGMA journal_mode=WAL")
             self.raw.execute(f"PRAGMA synchronous={'NORMAL' if settings.side else 'FULL'}")
         except sqlite3.Error as error:
-            raise errors.DatabaseUnavailable(f"SQLite can't open its file: {error}") from None
+            raise unreachable(path, error) from None
         self.raw.set_authorizer(self._authorize)
 
     def _authorize(self, action: int, *_: Any) -> int:
