@@ -37,7 +37,7 @@ from oncebox.cli.run import run_command as run_app
 from oncebox.cli.schema import migrate_command, print_command
 from oncebox.cli.show import show_command
 from oncebox.cli.status import status_command
-from oncebox.cli.teach import teach
+from oncebox.cli.teach import show_flags_bare, teach
 from oncebox.cli.watermarks import forget_command as watermarks_forget
 from oncebox.cli.watermarks import list_command as watermarks_list
 from oncebox.errors import ConfigError, OnceboxError
@@ -196,7 +196,9 @@ def run_command() -> int:
     """Parse, perform, and turn what went wrong into one line; the exit code."""
     debug = "--debug" in sys.argv[1:] or os.environ.get("ONCEBOX_DEBUG", "") not in ("", "0")
     try:
-        app(prog_name="oncebox")
+        command = typer.main.get_command(app)
+        show_flags_bare(command)
+        command(prog_name="oncebox")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BrokenPipeError:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import typer
+
 
 def teach(command: Callable[..., Any]) -> str:
     """The help text of a command, from its docstring."""
@@ -13,3 +15,13 @@ def teach(command: Callable[..., Any]) -> str:
     return "\n\n".join(
         paragraph if paragraph.startswith(" ") else paragraph.replace("\n", " ") for paragraph in paragraphs
     )
+
+
+def show_flags_bare(command: Any) -> None:
+    """Have the help of a command, and of those below it, show flags as `--json`, not as `--json <bool>`."""
+    own = command.get_help_option(typer.Context(command, help_option_names=["-h", "--help"]))
+    for parameter in [*command.params, *([own] if own is not None else [])]:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        show_flags_bare(below)
