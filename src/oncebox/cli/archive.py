@@ -19,7 +19,7 @@ from oncebox.cli.asking import ByOption, who
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_app, find_target
-from oncebox.cli.text import clean, count
+from oncebox.cli.text import clean, count, many
 from oncebox.core.archived import Archived
 from oncebox.core.archiving import restore, unknown
 from oncebox.core.audit import Act
@@ -163,8 +163,8 @@ def restore_command(
     if as_json:
         print_json(done)
         return
-    verb = "would be known again" if dry_run else "are known again"
-    console().print(plain(f"{count(done.found)} rows found; {count(done.restored)} {verb}", "bold"))
+    verb = "would be known again" if dry_run else f"{'is' if done.restored == 1 else 'are'} known again"
+    console().print(plain(f"{many(done.found, 'row')} found; {count(done.restored)} {verb}", "bold"))
 
 
 async def _restore(target: Target, chosen: Iterator[Archived], act: Act, dry_run: bool) -> Restored:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from oncebox.cli.asking import ask
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import find_target
+from oncebox.cli.tables import Rows
 from oncebox.cli.text import moment, seconds_of
 from oncebox.core.audit import Deed, Search, audited
 from oncebox.message import check_id
@@ -82,12 +82,11 @@ def audit_command(
             console().print(plain(f"The latest {limit:,}; --limit shows more.", "dim"))
 
 
-def _table(found: list[Deed]) -> Table:
-    table = Table(title="done by hand, the latest first", title_justify="left", title_style="bold")
-    for name in ("at", "who", "command", "why", "consumer", "source", "id", "result"):
-        table.add_column(name, no_wrap=name in ("at", "id"), overflow="fold")
+def _table(found: list[Deed]) -> Rows:
+    columns = ("at", "who", "command", "why", "consumer", "source", "id", "result")
+    table = Rows("done by hand, the latest first", columns)
     for each in found:
-        table.add_row(
+        table.add(
             moment(each.at), plain(each.who), plain(each.verb), plain(each.reason), plain(each.consumer),
             plain(each.source), plain(each.id, "bold"), plain(each.result),
         )  # fmt: skip

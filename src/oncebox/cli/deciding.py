@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from oncebox.cli.asking import ask, who
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.tables import Rows
 from oncebox.cli.text import age, clean, count, seconds_of
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Count, DeadLetter, Decision, count_dead, dead_letters, decide
@@ -195,14 +195,12 @@ def _reason(each: DeadLetter) -> str:
     return each.reason if each.is_kept else f"{each.reason} (no payload kept)"
 
 
-def table(found: list[DeadLetter]) -> Table:
-    table = Table(title="dead messages", title_justify="left", title_style="bold")
-    for name in ("consumer", "source", "id", "type", "key", "reason", "error"):
-        table.add_column(name, no_wrap=name == "id")
-    table.add_column("attempts", justify="right")
-    table.add_column("dead for", justify="right")
+def table(found: list[DeadLetter]) -> Rows:
+    right = ("attempts", "dead for")
+    columns = ("consumer", "source", "id", "type", "key", "reason", "error", *right)
+    table = Rows("dead messages", columns, right=right)
     for each in found:
-        table.add_row(
+        table.add(
             plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.type),
             plain(each.lane or each.key or ""), plain(_reason(each)), plain(each.error_type), str(each.attempts),
             age(each.dead_seconds),

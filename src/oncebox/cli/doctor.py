@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
@@ -83,11 +82,11 @@ def view(target: Target, report: Report) -> RenderableType:
     parts += [_finding(each, target.exact(each.what)) for each in report.findings]
     looked = ", ".join(report.checked)
     if not report.findings:
-        parts.append(Padding(Text(f"Nothing found. Looked at: {looked}.", "green"), (1, 0)))
+        parts.append(Text(f"\nNothing found. Looked at: {looked}.", "green"))
         return Group(*parts)
     counts = [(each, sum(f.severity is each for f in report.findings)) for each in reversed(Severity)]
     said = ", ".join(f"{n} {each}{'' if n == 1 else 's'}" for each, n in counts if n)
-    parts.append(Padding(Text(f"{said}. Looked at: {looked}."), (1, 0, 0, 0)))
+    parts.append(Text(f"\n{said}. Looked at: {looked}."))
     return Group(*parts)
 
 
@@ -98,10 +97,11 @@ def _finding(each: Finding, what: str) -> RenderableType:
         "  ",
         plain(one_line(each.subject)),
     )
-    lines = [
+    # Lines of their own: padding would fill each up to the width of the terminal.
+    return Group(
+        Text(""),
         head,
         plain(f"  {one_line(what)}"),
         Text(f"  Why: {each.why}", "dim"),
         Text(f"  Do: {each.do}"),
-    ]
-    return Padding(Group(*lines), (1, 0, 0, 0))
+    )

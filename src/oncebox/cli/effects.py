@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
 
 from oncebox.cli.asking import ByOption, ask, who
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import find_target
+from oncebox.cli.tables import Rows
 from oncebox.cli.text import age
 from oncebox.core.settle import OpenEffect, open_effects, settle
 from oncebox.errors import UsageError
@@ -110,16 +110,11 @@ def _decoded(result: str | None) -> Any:
         raise UsageError("--result is not JSON; quote it for your shell: --result '{\"id\": 1}'") from None
 
 
-def _table(found: list[OpenEffect]) -> Table:
-    table = Table(title="calls whose end is not known", title_justify="left", title_style="bold")
-    for name in ("consumer", "source", "id", "state"):
-        table.add_column(name, no_wrap=name == "id")
-    table.add_column("calls", justify="right")
-    table.add_column("age", justify="right")
-    table.add_column("idempotency key", no_wrap=True)
-    table.add_column("why")
+def _table(found: list[OpenEffect]) -> Rows:
+    columns = ("consumer", "source", "id", "state", "calls", "age", "idempotency key", "why")
+    table = Rows("calls whose end is not known", columns, right=("calls", "age"))
     for each in found:
-        table.add_row(
+        table.add(
             plain(each.consumer), plain(each.source), plain(each.id, "bold"), plain(each.state),
             str(each.calls), age(each.age_seconds), plain(each.idempotency_key), plain(each.note),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncebox.cli.output import plain
-from oncebox.cli.text import age, one_line
+from oncebox.cli.text import age, many, one_line
 from oncebox.errors import OnceboxError
 from oncebox.ingest.backfill import Ingest
 from oncebox.ingest.lines import Line, Lines
@@ -97,7 +97,7 @@ class Bar:
     def show(self, run: Ingest) -> None:
         """How far it is."""
         rejected = f", {run.rejects:,} rejected" if run.rejects else ""
-        taken = f"{run.lines:,} lines{rejected}"
+        taken = f"{many(run.lines, 'line')}{rejected}"
         self._progress.update(self._task, completed=self._lines.position(), taken=taken)
 
     def say(self, line: Line, reason: str) -> None:
@@ -120,7 +120,7 @@ def view(document: dict[str, Any]) -> RenderableType:
         table.add_row(plain("rejected", "red"), f"{document['rejected']:,}")
     parts: list[RenderableType] = [table]
     rate, seconds = document["lines_per_second"], age(document["seconds"])
-    parts.append(Text(f"{document['lines']:,} lines in {seconds} ({rate:,}/s), {document['ended']}"))
+    parts.append(Text(f"{many(document['lines'], 'line')} in {seconds} ({rate:,}/s), {document['ended']}"))
     if document["rejected_file"]:
         parts.append(plain(f"rejected lines are in {document['rejected_file']}"))
     if document["next"]:

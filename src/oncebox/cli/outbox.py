@@ -6,12 +6,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from oncebox.cli.asking import ByOption, ask, who
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import find_target
+from oncebox.cli.tables import Rows
 from oncebox.cli.text import age, count
 from oncebox.core.audit import Act
 from oncebox.core.parked import COUNT_MAX, Choice, Decision, Parked, count_parked, decide, parked
@@ -175,15 +175,13 @@ def _say(done: Done, as_json: bool) -> None:
     console().print(plain(text))
 
 
-def _table(found: list[Parked]) -> Table:
-    table = Table(title="outgoing messages that are parked", title_justify="left", title_style="bold")
-    for name in ("id", "type", "topic", "key"):
-        table.add_column(name, no_wrap=name == "id")
-    table.add_column("attempts", justify="right")
-    table.add_column("parked", justify="right")
-    table.add_column("why")
+def _table(found: list[Parked]) -> Rows:
+    right = ("attempts", "parked")
+    table = Rows(
+        "outgoing messages that are parked", ("id", "type", "topic", "key", *right, "why"), right=right
+    )
     for each in found:
-        table.add_row(
+        table.add(
             plain(each.id, "bold"), plain(each.type), plain(each.topic or ""), plain(each.key or ""),
             str(each.attempts), age(each.parked_seconds), plain(each.error),
         )  # fmt: skip

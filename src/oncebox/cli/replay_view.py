@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from oncebox.cli.output import plain
-from oncebox.cli.text import age, count, one_line
+from oncebox.cli.text import age, count, many, one_line
 from oncebox.ingest.lines import Lines
 
 
@@ -74,10 +74,13 @@ class Bar:
 def replayed(document: dict[str, Any]) -> RenderableType:
     """The summary of a replay."""
     table = Table(
-        title=one_line(f"replay of {document['consumer']}"), title_justify="left", title_style="bold"
+        title=one_line(f"replay of {document['consumer']}"),
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
     )
-    table.add_column("")
-    table.add_column("", justify="right")
+    table.add_column()
+    table.add_column(justify="right")
     for word in ("handled", "skipped", "failed", "suppressed"):
         table.add_row(word, count(document[word]))
     table.add_row("took", age(document["seconds"]))
@@ -112,7 +115,7 @@ def shadowed(document: dict[str, Any]) -> RenderableType:
     ended = "" if document["ended"] == "done" else "; stopped before the end"
     parts.append(
         plain(
-            f"{count(document['messages'])} messages in {age(document['seconds'])}, all rolled back{ended}",
+            f"{many(document['messages'], 'message')} in {age(document['seconds'])}, all rolled back{ended}",
             "bold",
         )
     )

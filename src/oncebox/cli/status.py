@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from oncebox.cli.keys import stuck_table
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.tables import Rows
 from oncebox.cli.text import age, count, many
 from oncebox.cli.watching import Look, compared, look
 from oncebox.core.outcomes import Status
@@ -152,7 +152,10 @@ def view(target: Target, report: StatusReport, problem: str = "", seen: Look | N
     if seen is not None and seen.keys:
         parts.append(stuck_table(seen.keys))
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
-    parts.append(_workers(report.workers, lapse))
+    if report.workers:
+        parts.append(_workers(report.workers, lapse))
+    elif report.outbox.waiting or any(each.waiting or each.retrying for each in report.consumers):
+        parts.append(Text("No worker process is running: oncebox run module:app starts one.", style="dim"))
     if problem:
         parts.append(plain(problem, "bold red"))
     return Group(*parts)
@@ -160,18 +163,14 @@ def view(target: Target, report: StatusReport, problem: str = "", seen: Look | N
 
 def _consumers(report: StatusReport) -> RenderableType:
     if not report.consumers:
-        return Padding(Text("No consumer has been here yet.", style="dim"), (1, 0))
+        return Text("\nNo consumer has been here yet.", style="dim")
     title = "consumers; processed, failed and duplicates in 5 minutes"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("consumer", no_wrap=True)
-    for name in ("waiting", "oldest", "retrying", "working"):
-        table.add_column(name, justify="right")
-    table.add_column("dead")
-    for name in ("processed", "failed", "duplicates", "on record"):
-        table.add_column(name, justify="right")
+    now = ("waiting", "oldest", "retrying", "working")
+    lately = ("processed", "failed", "duplicates", "on record")
+    table = Rows(title, ("consumer", *now, "dead", *lately), right=now + lately, second=2 + len(now))
     for consumer in report.consumers:
         cap = report.count_cap
-        table.add_row(
+        table.add(
             plain(consumer.consumer, "bold"),
             count(consumer.waiting, cap),
             age(consumer.oldest_seconds),
@@ -267,8 +266,6 @@ def _dead(consumer: ConsumerStatus, cap: int) -> Text:
 
 
 def _workers(workers: list[WorkerStatus], lapse_seconds: float) -> RenderableType:
-    if not workers:
-        return Text("No worker process is running: oncebox run module:app starts one.", style="dim")
     table = Table(title="workers", title_justify="left", title_style="bold")
     table.add_column("host", no_wrap=True)
     for name in ("pid", "up", "heartbeat", "in hand"):
