@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 from oncebox import Backoff, Status
 from oncebox.core.outcomes import Answer
@@ -64,6 +65,26 @@ async def test_a_statement_that_runs_too_long_is_interrupted_and_counted(shop: S
     outcome = await shop.settle(billing, event())
     assert isinstance(outcome.error, HandlerTimeout)
     _is_timeout(shop)
+
+
+@on("sqlite")
+async def test_a_culprit_that_holds_a_cursor_open_is_charged_alone_and_its_batch_goes_on(shop: Shop) -> None:
+    billing = shop.consumer(timeout_seconds=1.0, batch=3)
+    held: list[Any] = []
+
+    @shop.handler(billing, "slow")
+    async def counts(call: Call) -> None:
+        await call.db.effect(call.message.id)
+        held.append(call.db.raw.execute("SELECT name FROM sqlite_master"))  # as a cache or a traceback may
+        held[0].fetchone()
+        await call.db.run(SLOW_SQLITE)
+
+    shop.handler(billing, "good")(effect)
+    sent = [event("a", type="good"), event("slow", type="slow"), event("b", type="good")]
+    outcomes = await shop.settle_all(billing, sent)
+    assert [outcomes[key][0].status for key in ("a", "slow", "b")] == ["processed", "retry", "processed"]
+    assert shop.effects() == {"a": 1, "b": 1}
+    assert [attempt[2] for attempt in shop.attempts("slow")] == ["oncebox.errors.HandlerTimeout"]
 
 
 @on("sqlite", "psycopg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from oncebox.core.steps import Begin
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
+from oncebox.drivers.sqlalchemy.sqlite import _roll_back
 from oncebox.drivers.sqlalchemy.turn import Turn
 from oncebox.schema import migrate
 
@@ -62,3 +64,19 @@ async def test_the_same_where_sqlalchemy_has_the_connection(tmp_path: Path, late
     await asyncio.wait({task}, timeout=20)
     assert task.cancelled(), "the cancellation was forgotten"
     waiter.release()
+
+
+def test_connection_that_was_interrupted_with_a_cursor_open_gives_its_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    raw, other = (sqlite3.connect(path, isolation_level=None, timeout=0) for _ in range(2))
+    raw.execute("CREATE TABLE t AS SELECT 1 AS n UNION SELECT 2")
+    raw.execute("BEGIN IMMEDIATE")
+    cursor = raw.execute("SELECT n FROM t")
+    cursor.fetchone()
+    raw.interrupt()
+    _roll_back(raw)
+    assert not raw.in_transaction
+    other.execute("INSERT INTO t VALUES (3)")
+    assert other.execute("SELECT count(*) FROM t").fetchone() == (3,)
+    for each in (raw, other):
+        each.close()

@@ -21,6 +21,7 @@ from oncebox import errors
 from oncebox.core.queries import Queries
 from oncebox.core.steps import Begin, Call, Commit, Execute
 from oncebox.drivers.session import MATTERS, Settings
+from oncebox.drivers.unfinished import end_unfinished
 from oncebox.engines import sqlite
 
 _BEGIN = "BEGIN IMMEDIATE /* oncebox */"
@@ -116,6 +117,7 @@ class SqliteSession:
         self.path = path
         self._ours = True
         self._holding = False
+        self._interrupted = False
         self._lazy = settings.side
         self.raw: _Connection
         self._writer = _writers.setdefault(path, threading.Lock())
@@ -264,6 +266,7 @@ class SqliteSession:
 
     def restore(self) -> None:
         self._ours = True
+        self._get_over_interrupt()
         try:
             self.raw.execute("ROLLBACK TO oncebox_batch")
         except sqlite3.Error as error:
@@ -303,6 +306,7 @@ class SqliteSession:
     def rollback(self) -> Any:
         self._ours = True
         try:
+            self._get_over_interrupt()
             if self.raw.in_transaction:
                 self.raw.execute(_ROLLBACK)
         except sqlite3.Error:
@@ -316,7 +320,13 @@ class SqliteSession:
             self._writer.release()
 
     def cancel(self) -> None:
+        self._interrupted = True
         self.raw.interrupt()
+
+    def _get_over_interrupt(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            end_unfinished(self.raw)
 
     def explain(self, error: BaseException) -> BaseException:
         """What a handler's error means to its transaction: the flow's name for it, or the error itself."""

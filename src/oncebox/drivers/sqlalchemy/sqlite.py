@@ -28,6 +28,7 @@ from oncebox.drivers.sqlalchemy.given import Given, autocommit
 from oncebox.drivers.sqlalchemy.session import SqlAlchemySession
 from oncebox.drivers.sqlalchemy.turn import Turn
 from oncebox.drivers.sqlite import parameters, split
+from oncebox.drivers.unfinished import end_unfinished
 from oncebox.engines import sqlite
 from oncebox.errors import ConfigError
 
@@ -245,6 +246,7 @@ def _interrupt(dbapi: Any, record: Any, error: object) -> None:
 
 def _roll_back(raw: sqlite3.Connection) -> None:
     raw.set_authorizer(None)
+    end_unfinished(raw)
     raw.rollback()
 
 
