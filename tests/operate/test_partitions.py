@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncebox import App, Inbox, Message, Status
 from oncebox.archive import rows
@@ -151,6 +152,28 @@ def test_days_to_come_are_made_ahead_and_take_what_came_too_early(ledger: Ledger
     assert ledger.ids("ledger_1_rest") == set()
     assert ledger.tree().splits[0].days == [days_ago(-n) for n in range(8)]
     assert ledger.process(Message(id=early, payload=b"1"))[0].status is Status.DUPLICATE
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_an_app_with_an_engine_makes_and_drops_them_too(ledger: Ledger, driver: str) -> None:
+    ledger.split(20)
+    ledger.known(20, 5)
+    leaf = ledger.leaf(-3)
+    ledger.rows(f"ALTER TABLE oncebox.ledger_1 DETACH PARTITION oncebox.{leaf}; DROP TABLE oncebox.{leaf}")
+
+    async def walk() -> Sweeper:
+        engine = create_async_engine(ledger.url.replace("postgresql", f"postgresql+{driver}", 1))
+        app = App(engine)
+        sweeper = Sweeper(app.database, [app.consumer("billing", retention=WINDOW)], "me")
+        sweeper.pause = 0.0
+        assert await sweeper.cycle(rest_seconds=0.0)
+        await app.aclose()
+        await engine.dispose()
+        return sweeper
+
+    sweeper = asyncio.run(walk())
+    assert (sweeper.counts, sweeper.over) == ({"billing": 5}, [ledger.leaf(20)])
+    assert ledger.tree().splits[0].days == [days_ago(-n) for n in range(8)]
 
 
 def test_whoever_has_lost_the_lease_drops_nothing(ledger: Ledger) -> None:

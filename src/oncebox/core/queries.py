@@ -16,6 +16,7 @@ class Query:
 
     __slots__ = (
         "each",
+        "is_script",
         "name",
         "names",
         "numbered",
@@ -32,6 +33,8 @@ class Query:
         self.text = text
         self.each = each
         self.statements = tuple(part.strip() for part in text.split(";\n")) if each else (text,)
+        self.is_script = not each and (";\n" in text or text.startswith("CREATE"))
+        """No statement with parameters: several, or one that can have none."""
         found = _PARAM.findall(text)
         self.order = tuple(found)
         """Parameter names as they occur, repeats included: for %s and ? styles."""

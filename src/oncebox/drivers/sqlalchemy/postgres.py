@@ -112,6 +112,9 @@ class PostgresTransactions(SqlAlchemySession):
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def _changed(self, call: Call) -> int:
+        if call.query.is_script:
+            self._script(postgresql.text(call))
+            return 0
         result = self._perform(call)
         changed = int(result.rowcount)
         result.close()
