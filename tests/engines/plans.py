@@ -112,8 +112,8 @@ ELSEWHERE = {
     "outbox_parked", "outbox_parked_count", "outbox_retry", "outbox_discard", "audit",  # by people
     "watermark_move", "watermark_look", "watermark_begin", "watermark_set",  # a table of a row per partition
     "watermark_list", "watermark_forget",  # by people
-    "keys_stuck", "keys_count", "place_of", "dead_choose", "dead_count", "dead_row", "dead_reopen",  # by people
-    "dead_requeue", "dead_discard", "dead_drop",
+    "keys_stuck", "keys_count", "place_of", "dead_list", "dead_choose", "dead_count", "dead_row",  # by people
+    "dead_reopen", "dead_requeue", "dead_discard", "dead_drop",
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep

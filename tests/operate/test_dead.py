@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncebox import Backoff, Dead, Status
@@ -9,6 +10,7 @@ from oncebox.core.audit import Act
 from oncebox.core.dead import REPLACES, Choice, DeadLetter, count_dead, dead_letters, decide, replace, resolve
 from oncebox.core.keys import stuck_keys
 from oncebox.errors import UsageError
+from tests.core.fixtures import postgresql
 from tests.core.kit import Call, Shop, effect, event
 from tests.order.lines import BY_KEY, BY_SEQUENCE, applied, case, note, put
 
@@ -34,6 +36,20 @@ async def ask(shop: Shop, consumer: Any, op: Any) -> Any:
 async def letters(shop: Shop, of: Any, **choice: Any) -> list[DeadLetter]:
     found: list[DeadLetter] = await ask(shop, of, dead_letters(shop.app.database.queries, Choice(**choice)))
     return found
+
+
+@postgresql
+async def test_what_somebody_decides_about_now_is_listed_and_not_decided_about_twice(
+    shop: Shop, shop_url: str
+) -> None:
+    billing = shop.consumer()
+    shop.handler(billing)(Switch())
+    await shop.settle(billing, event())
+    with psycopg.connect(shop_url) as other:
+        other.execute("SELECT 1 FROM oncebox.dead FOR UPDATE")
+        assert [each.id for each in await letters(shop, billing)] == ["evt-1"]
+        queries = shop.app.database.queries
+        assert await ask(shop, billing, decide(queries, "discard", Choice(), ACT)) == []
 
 
 async def test_a_redriven_message_takes_effect_once_with_its_id_and_headers(shop: Shop) -> None:

@@ -86,11 +86,18 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_letters(
-    queries: Queries, choice: Choice, limit: int = LIST_MAX, *, own: bool = False, whole: bool = False
+    queries: Queries,
+    choice: Choice,
+    limit: int = LIST_MAX,
+    *,
+    own: bool = False,
+    whole: bool = False,
+    lock: bool = False,
 ) -> Op[list[DeadLetter]]:
     """The chosen ones, in the order in which they would run again; `own` leaves conflicts out, `whole` what
-    has no payload."""
-    rows = yield Fetch(Call(queries.dead_choose, choice.params(limit, own=own, whole=whole)))
+    has no payload, `lock` what somebody else decides about now."""
+    query = queries.dead_choose if lock else queries.dead_list
+    rows = yield Fetch(Call(query, choice.params(limit, own=own, whole=whole)))
     return [
         DeadLetter(
             consumer=row[0], source=row[1], id=row[2], fingerprint=bytes(row[3]), type=row[4], key=row[5],
@@ -119,7 +126,8 @@ def decide(queries: Queries, decision: Decision, choice: Choice, act: Act) -> Op
     token = new_token()
     try:
         yield Begin(token)
-        found = yield from dead_letters(queries, choice, BATCH, own=True, whole=decision == "redrive")
+        whole = decision == "redrive"
+        found = yield from dead_letters(queries, choice, BATCH, own=True, whole=whole, lock=True)
         if not found:
             yield Rollback()
             return []

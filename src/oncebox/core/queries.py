@@ -178,6 +178,7 @@ class Queries:
     watermark_set: Query
     watermark_list: Query
     watermark_forget: Query
+    dead_list: Query
     dead_choose: Query
     dead_count: Query
     dead_row: Query

@@ -1,7 +1,6 @@
--- name: dead_choose
+-- part: chosen
 -- The chosen ones, in the order in which they are to run again. A row whose fingerprint is not the
 -- ledger's lies beside the message it clashes with; the guard may have none, which the first one takes.
--- What somebody else decides about now is left out.
 SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
        d.attempts, extract(epoch FROM statement_timestamp() - d.received)::float8,
        extract(epoch FROM statement_timestamp() - d.died)::float8, d.lane, d.version,
@@ -26,6 +25,13 @@ WHERE (:consumer::text IS NULL OR d.consumer = :consumer::text)
                                                AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
 LIMIT :limit
+
+-- name: dead_list
+{chosen}
+
+-- name: dead_choose
+-- What somebody else decides about now is left out.
+{chosen}
 FOR UPDATE OF d SKIP LOCKED
 
 -- name: dead_count

@@ -1,4 +1,4 @@
--- name: dead_choose
+-- part: chosen
 SELECT d.consumer, d.source, d.message_id, d.fingerprint, d.type, d.key, d.reason, d.error_type, d.error,
        d.attempts, ({now} - d.received) / 1000000.0, ({now} - d.died) / 1000000.0, d.lane, d.version,
        EXISTS (SELECT 1 FROM {p}ledger l WHERE l.consumer = d.consumer AND l.source = d.source
@@ -22,6 +22,12 @@ WHERE (:consumer IS NULL OR d.consumer = :consumer)
                                                AND e.message_id = d.message_id AND e.fingerprint < d.fingerprint))))
 ORDER BY d.consumer, d.lane, d.version, d.seq, d.died, d.source, d.message_id
 LIMIT :limit
+
+-- name: dead_list
+{chosen}
+
+-- name: dead_choose
+{chosen}
 
 -- name: dead_count
 SELECT d.consumer, d.reason, d.type, count(*)
