@@ -148,7 +148,6 @@ def checks() -> list[Comparison]:
             "batch=100 against one by one, Zipf accounts, c=4",
             library("inline", 4, zipf),
             library("batch=100", 4, zipf, batch=100),
-            ASYNCPG_FIRST,
             bar=1.0,
             slice_factor=2,
         ),
