@@ -34,7 +34,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hasten(setattr: Any = setattr) -> None:  # noqa: A002 - it stands in for it
     setattr("oncebox.brokers.kafka.watermarks.ASK_SECONDS", 0.05)
-    setattr("oncebox.core.partition.CHANGED_DELAY_SECONDS", 0.3)
+    setattr("oncebox.core.watermarked.CHANGED_DELAY_SECONDS", 0.3)
 
 
 def by_watermark(servers: str, topic: str, **words: Any) -> KafkaSource:

@@ -2,7 +2,8 @@
 
 One savepoint, not one per message: when a handler fails, everything since the savepoint is undone
 (row locks stay), the culprit is set aside, and what had succeeded runs again, which moves the
-savepoint past it. So no handler runs more than twice for its neighbours' sake, however many fail.
+savepoint past it. So no handler runs more than twice for its neighbours' sake, however many fail; only
+one that fails when it runs again, and not before, makes it once more.
 Where messages have failed lately, the savepoint is also moved on every few messages, so that the next
 failure undoes few.
 """
