@@ -107,6 +107,6 @@ DEEDS = (
     Deed("COMMIT, error swallowed", POSTGRESQL, swallows_a_refused_commit, leaves_autocommit=True),
     Deed("COMMIT, error swallowed", SQLITE, swallows_a_refused_commit),
     Deed("error swallowed", EVERY, swallows_a_database_error),
-    Deed("OR ROLLBACK swallowed", SQLITE, swallows_an_automatic_rollback, leaves_autocommit=True),
+    Deed("OR ROLLBACK swallowed", SQLITE, swallows_an_automatic_rollback),
 )
 PAIRS = [(kind, deed) for deed in DEEDS for kind in deed.kinds]

@@ -157,6 +157,14 @@ class Shop:
                 return settled
         raise AssertionError("the queue does not get empty")
 
+    async def empty_queue(self, consumer: Consumer) -> None:
+        """Work until nothing waits, due or not: who takes a row before another, giving it up, has withdrawn its
+        marker puts it off for a second."""
+        async with asyncio.timeout(30):
+            while self.count("queue"):
+                await self.work_off(consumer)
+                await asyncio.sleep(0.01)
+
     async def settle(self, consumer: Consumer, message: Message) -> Outcome:
         """Deliver, and in stored mode work, until the message's handler has decided its outcome."""
         outcome = await self.deliver(consumer, message)

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from oncebox import Backoff, Dead, Status
+from oncebox.core.work import Item
+from oncebox.runtime.mailbox import ThreadMailbox
+from oncebox.runtime.workers import inline_turn
 from tests.core.fixtures import inline, stored
 from tests.core.kit import Call, Shop, effect, event
 
@@ -270,3 +273,25 @@ async def test_a_batch_of_one_kind_is_taken_by_a_plain_effect(shop: Shop) -> Non
     await shop.settle_all(billing, [event(f"evt-{n}") for n in range(50)])
     assert shop.effects() == {f"evt-{n}": 1 for n in range(50)}
     assert shop.count("queue") == 0
+
+
+@inline
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_one_whose_failure_is_still_to_be_recorded_is_neither_claimed_ahead_nor_run_again(
+    shop: Shop, batch: int
+) -> None:
+    billing = shop.consumer(batch=batch)
+    shop.handler(billing)(effect)
+    mailbox = ThreadMailbox()
+    mailbox.items.extend(billing.intake.from_message(event(f"evt-{n}")) for n in range(3))
+    mailbox.items[1].unrecorded = ValueError("the database was gone when this was to be written down")
+    settled: list[Item] = []
+    while await shop.perform(
+        billing, lambda work: inline_turn(work, mailbox), settled=settled, mailbox=mailbox
+    ):
+        pass
+    assert [(item.message.id, item.outcome and item.outcome.status) for item in settled] == [
+        ("evt-0", Status.PROCESSED), ("evt-1", Status.RETRY), ("evt-2", Status.PROCESSED)
+    ]  # fmt: skip
+    assert shop.effects() == {"evt-0": 1, "evt-2": 1}
+    assert [kind for _, _, kind, *_ in shop.attempts("evt-1")] == ["ValueError"]

@@ -15,6 +15,12 @@ from tests.core.kit import Call, Shop, effect, event
 DEEDS = pytest.mark.parametrize(
     ("kind", "deed"), PAIRS, indirect=["kind"], ids=lambda part: getattr(part, "name", part)
 )
+QUIET_DEEDS = pytest.mark.parametrize(
+    ("kind", "deed"),
+    [(kind, deed) for kind, deed in PAIRS if deed.leaves_autocommit or "swallowed" in deed.name],
+    indirect=["kind"],
+    ids=lambda part: getattr(part, "name", part),
+)
 RETRY = Backoff(attempts=2, base_seconds=0)
 
 
@@ -61,6 +67,47 @@ async def test_what_it_does_afterwards_is_reported_too(shop: Shop, deed: Deed) -
 
     assert outcome.status in (Status.RETRY, Status.DEAD)
     assert shop.notes() == (["after"] if deed.leaves_autocommit else [])
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["alone", "list"])
+@QUIET_DEEDS
+async def test_in_a_batch_one_that_goes_on_is_not_done_because_it_behaves_the_next_time(
+    shop: Shop, deed: Deed, as_list: bool
+) -> None:
+    billing = shop.consumer(batch=10, retry=RETRY)
+    misdeeds: list[str] = []
+
+    async def once(call: Call, identity: str) -> None:
+        if identity == "evt-1" and not misdeeds:
+            misdeeds.append(identity)
+            await deed.do(call.db)
+        await call.db.effect(identity)
+
+    if as_list:
+
+        @shop.batch_handler(billing, "paid")
+        async def goes_on(call: Call) -> None:
+            for message in call.message:
+                await once(call, message.id)
+    else:
+
+        @shop.handler(billing, "paid")
+        async def goes_on_alone(call: Call) -> None:
+            await once(call, call.message.id)
+
+    messages = [event(f"evt-{n}") for n in range(4)]
+
+    outcomes = await shop.settle_all(billing, messages)
+    retried = [message for message in messages if outcomes[message.id][-1].status is Status.RETRY]
+    outcomes |= await shop.settle_all(billing, retried)
+
+    done = {identity for identity, found in outcomes.items() if found[-1].status is Status.PROCESSED}
+    assert {identity: shop.effects()[identity] for identity in done} == dict.fromkeys(done, 1)
+    dead = {identity for identity, *_ in shop.dead()}
+    assert done | dead == {message.id for message in messages}
+    assert done.isdisjoint(dead)
+    if deed.leaves_autocommit:
+        assert "evt-1" in dead, "what it wrote stands, so somebody has to look"
 
 
 @DEEDS

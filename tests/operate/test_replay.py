@@ -221,6 +221,28 @@ async def test_failures_can_be_passed_over_and_are_on_record(shop: Shop) -> None
 
 
 @inline
+async def test_a_list_handler_that_ends_its_transaction_ends_the_replay(shop: Shop) -> None:
+    page = shop.consumer("page", batch=10, keep_payload="always", replay="rebuild")
+    misdeeds: list[str] = []
+
+    @shop.batch_handler(page)
+    async def ends_it_once(call: Call) -> None:
+        for message in call.message:
+            await call.db.effect(message.id)
+        if call.message[0].replay and not misdeeds:
+            misdeeds.append(call.message[0].id)
+            await call.db.run("COMMIT")
+
+    await handled(shop, page, events(3))
+    with pytest.raises(ReplayFailed, match="ids 'evt-0' to 'evt-2': their handler ended its transaction"):
+        await again(shop, page, skip_failures=True)
+    assert shop.effects() == {f"evt-{n}": 1 for n in range(3)}
+    run = await again(shop, page, skip_failures=True)
+    assert (run.handled, run.failed, run.ended) == (3, 0, "done")
+    assert shop.effects() == {f"evt-{n}": 2 for n in range(3)}
+
+
+@inline
 async def test_another_command_does_not_take_over_an_open_run(shop: Shop) -> None:
     page = projection(shop)
     await handled(shop, page, events(3))

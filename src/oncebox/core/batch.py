@@ -77,10 +77,13 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
         except Exception as error:
             if isinstance(error, (errors.DatabaseUnavailable, errors.Conflict)) or is_busy(error, len(items)):
                 raise
+            if not saved or isinstance(error, errors.TransactionEnded):
+                # Whoever ended the transaction may have written past it: it must not run again, behave, and
+                # pass for done.
+                run.failed = [(item, error) for item in unit]
+                raise Undo(run) from error
             if len(unit) == 1:
                 run.failed.append((unit[0], error))
-            if not saved:
-                raise Undo(run) from error
             work.wary = WARY_BATCHES
             yield Restore()
             # A list handler does not say which message it failed on: each runs alone.
@@ -102,7 +105,7 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
 
 
 class Undo(Exception):
-    """The only message of its transaction failed: roll back, then record."""
+    """Those that failed took their transaction with them: roll back, then record."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -177,16 +180,7 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        for item in items:
-            item.outcome = None
-        if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
-            raise
-        # No culprit is known, or the batch of one failed: smaller, down to one by one.
-        if isinstance(error, (errors.Conflict, errors.LockBusy)):
-            work.conflicted()
-        else:
-            work.limit = 1
-        return list(items)
+        return once_more(work, items, error)
     for item in run.done:
         item.outcome = Outcome(Status.PROCESSED, item.result)
     work.succeeded()
@@ -197,6 +191,23 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     for item in settled:
         yield Settle(item)
     return [item for item in items if item.outcome is None]
+
+
+def once_more(work: Work, items: Sequence[Item], error: BaseException) -> list[Item]:
+    """After the rollback of many: all of them, to be tried again, in smaller batches where no culprit is known.
+    Lets DatabaseUnavailable and cancellation out."""
+    for item in items:
+        item.outcome = None
+    if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+        raise error
+    if isinstance(error, Undo):
+        for item, cause in error.run.failed:
+            item.unrecorded = cause
+    elif isinstance(error, (errors.Conflict, errors.LockBusy)):
+        work.conflicted()
+    else:
+        work.limit = 1
+    return list(items)
 
 
 def distinct(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

@@ -109,7 +109,7 @@ def deliver(
                 if isinstance(known, Outcome) and chain and not (item.doubtful or item.marked):
                     if following is None:
                         following = yield Next()
-                    if following is not None and not is_suspect(following):
+                    if following is not None and may_follow(following):
                         # Nothing was written: to commit it is to roll it back, and the next claim travels along.
                         then = begin(work, following)
                         changed = yield Commit(token, (), then)
@@ -133,7 +133,7 @@ def deliver(
             handling = False
             if following is None and chain:
                 following = yield Next()
-            chained = following is not None and item.observed is None and not is_suspect(following)
+            chained = following is not None and item.observed is None and may_follow(following)
             then = begin(work, following) if chained and following is not None else None
             calls = closing(work, item)
             committing = True
@@ -297,6 +297,11 @@ def refuse(work: Work, item: Item, token: str) -> Op[None]:
 def is_suspect(item: Item) -> bool:
     """The broker has delivered it before: the process that had it may have died of it."""
     return item.message.deliveries > 1
+
+
+def may_follow(item: Item) -> bool:
+    """Whether its claim may travel with the commit before it: nothing else comes first."""
+    return not is_suspect(item) and item.unrecorded is None
 
 
 def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ()) -> Op[bool]:

@@ -72,6 +72,8 @@ def attempt(work: Work, chunk: Chunk) -> Op[Came | None]:
                 raise
             yield Rollback()
             many = len(chunk.placed) > 1
+            if many and isinstance(error, Undo) and isinstance(error.__cause__, errors.TransactionEnded):
+                raise _ended(work, error) from error.__cause__
             if many and isinstance(error, (_Alone, Undo, errors.Conflict, errors.LockBusy)):
                 return None
             if isinstance(error, Undo):
@@ -189,6 +191,15 @@ def _unclaimed(work: Work, fresh: set[Any], left: list[Item], failed: list[Item]
     """What was claimed and not handled is as new as before."""
     those = {_key(item): item for item in (*left, *failed) if _key(item) in fresh}
     return tuple(work.keyed(work.queries.unclaim, item) for item in those.values())
+
+
+def _ended(work: Work, undo: Undo) -> errors.ReplayFailed:
+    """Run alone, and behaving, each would count as replayed, whatever was written past the end."""
+    ids = [item.message.id for item, _ in undo.run.failed]
+    return errors.ReplayFailed(
+        f"consumer {work.consumer!r}, ids {ids[0]!r} to {ids[-1]!r}: their handler ended its transaction in a replay, "
+        "and what it wrote afterwards may be committed. Mend it and give the same command again"
+    )
 
 
 def _failed(work: Work, chunk: Chunk, error: Exception) -> Op[Came]:

@@ -145,8 +145,8 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
         yield from _withdraw(work)
         raise error
     if isinstance(error, Undo):
-        item, cause = error.run.failed[0]
-        return (yield from _charge_alone(work, item, cause))
+        yield from _charge(work, error.run.failed)
+        return len(items)
     if len(items) == 1:
         item = items[0]
         if isinstance(error, (errors.Conflict, errors.LockBusy)):
@@ -154,7 +154,8 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
             if work.reruns[item.seq] <= RERUNS_MAX:
                 yield from _withdraw(work)
                 return 1
-        return (yield from _charge_alone(work, item, error))
+        yield from _charge(work, [(item, error)])
+        return 1
     # Many, and no culprit is known: smaller batches, down to one by one.
     if isinstance(error, (errors.Conflict, errors.LockBusy)):
         work.conflicted()
@@ -180,17 +181,16 @@ def _withdraw(work: Work) -> Op[None]:
         return
 
 
-def _charge_alone(work: Work, item: Item, error: BaseException) -> Op[int]:
-    """Record a single message's failure in a transaction of its own, and withdraw the marker with it."""
-    verdict, calls = charge_queued(work, item, error)
-    if isinstance(error, Exception):
-        work.unrecorded[item.seq] = error
-    yield from write(work, (*leave(work, calls, *leaving((), [(item, verdict)])), work.withdraw()))
-    work.unrecorded.pop(item.seq, None)
-    work.reruns.pop(item.seq, None)
-    item.outcome = verdict.outcome
-    yield Settle(item)
-    return 1
+def _charge(work: Work, failed: list[tuple[Item, Exception]]) -> Op[None]:
+    """Record failures in a transaction of their own, and withdraw the marker with them."""
+    verdicts, calls = _charges(work, failed)
+    work.unrecorded.update((item.seq, error) for item, error in failed)
+    yield from write(work, (*leave(work, calls, *leaving((), verdicts)), work.withdraw()))
+    for item, verdict in verdicts:
+        work.unrecorded.pop(item.seq, None)
+        work.reruns.pop(item.seq, None)
+        item.outcome = verdict.outcome
+        yield Settle(item)
 
 
 def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:

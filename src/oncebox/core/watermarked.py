@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from oncebox import errors
-from oncebox.core.batch import LOCK_MS, handle_all
+from oncebox.core.batch import LOCK_MS, handle_all, once_more
 from oncebox.core.failure import (
     RERUNS_MAX,
     STATE_DISCARDED,
@@ -135,15 +135,7 @@ def _deliver_many(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        for item in items:
-            item.outcome = None
-        if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
-            raise
-        if isinstance(error, (errors.Conflict, errors.LockBusy)):
-            work.conflicted()
-        else:
-            work.limit = 1
-        return list(items)
+        return once_more(work, items, error)
     for item in run.done:
         item.outcome = Outcome(Status.PROCESSED, item.result)
     work.succeeded()

@@ -48,6 +48,7 @@ class _Cursor(sqlite3.Cursor):
     nothing else tells an error that a handler swallowed. Going back to a savepoint settles it."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        self._refuse_outside()
         try:
             super().execute(sql, parameters)
         except sqlite3.Error:
@@ -58,6 +59,7 @@ class _Cursor(sqlite3.Cursor):
         return self
 
     def executemany(self, sql: str, parameters: Any, /) -> Self:
+        self._refuse_outside()
         try:
             super().executemany(sql, parameters)
         except sqlite3.Error:
@@ -66,6 +68,7 @@ class _Cursor(sqlite3.Cursor):
         return self
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
+        self._refuse_outside()
         try:
             super().executescript(script)
         except sqlite3.Error:
@@ -73,9 +76,19 @@ class _Cursor(sqlite3.Cursor):
             raise
         return self
 
+    def _refuse_outside(self) -> None:
+        """After INSERT OR ROLLBACK or a full disk no transaction is open: what came next would be committed at once."""
+        connection: Any = self.connection
+        if connection.failed and not connection.ours and not connection.in_transaction:
+            raise sqlite3.OperationalError(
+                "SQLite has rolled the transaction back after an error that the handler swallowed; let that error out"
+            )
+
 
 class _Connection(sqlite3.Connection):
     failed = False
+    ours = True
+    """Not a handler's at the moment."""
 
     def cursor(self, factory: Any = _Cursor) -> Any:
         return super().cursor(factory)
@@ -115,7 +128,6 @@ class SqliteSession:
         self.queries = queries
         self.settings = settings
         self.path = path
-        self._ours = True
         self._holding = False
         self._interrupted = False
         self._lazy = settings.side
@@ -136,13 +148,13 @@ class SqliteSession:
         self.raw.set_authorizer(self._authorize)
 
     def _authorize(self, action: int, *_: Any) -> int:
-        if action == sqlite3.SQLITE_TRANSACTION and not self._ours:
+        if action == sqlite3.SQLITE_TRANSACTION and not self.raw.ours:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
     def handle(self, kind: str | None = None) -> sqlite3.Connection:
         """The connection, from now on not allowed to begin, commit or roll back by itself."""
-        self._ours = False
+        self.raw.ours = False
         self.raw.failed = False
         return self.raw
 
@@ -163,7 +175,7 @@ class SqliteSession:
         return self._begun(step)
 
     def _take_turn(self, seconds: float) -> None:
-        self._ours = True
+        self.raw.ours = True
         if not self._holding:
             if not self._writer.acquire(timeout=seconds):
                 raise errors.LockBusy("another worker of this process holds SQLite's write lock")
@@ -217,14 +229,14 @@ class SqliteSession:
         return rows
 
     def execute(self, step: Execute) -> int:
-        self._ours = True
+        self.raw.ours = True
         try:
             return self._calls(step.calls)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
     def fetch(self, call: Call) -> list[tuple[Any, ...]]:
-        self._ours = True
+        self.raw.ours = True
         try:
             return self._rows(call)
         except sqlite3.Error as error:
@@ -259,13 +271,13 @@ class SqliteSession:
         return [(count,)]
 
     def save(self, first: bool) -> None:
-        self._ours = True
+        self.raw.ours = True
         if not first:
             self.raw.execute("RELEASE oncebox_batch")
         self.raw.execute("SAVEPOINT oncebox_batch")
 
     def restore(self) -> None:
-        self._ours = True
+        self.raw.ours = True
         self._get_over_interrupt()
         try:
             self.raw.execute("ROLLBACK TO oncebox_batch")
@@ -278,7 +290,7 @@ class SqliteSession:
         return self.begin(step.then) if step.then is not None else 0
 
     def _finish(self, step: Commit) -> None:
-        self._ours = True
+        self.raw.ours = True
         try:
             if not self.raw.in_transaction:
                 raise self._aborted()
@@ -304,7 +316,7 @@ class SqliteSession:
         )
 
     def rollback(self) -> Any:
-        self._ours = True
+        self.raw.ours = True
         try:
             self._get_over_interrupt()
             if self.raw.in_transaction:
@@ -344,7 +356,7 @@ class SqliteSession:
 
     def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
-        self._ours = True
+        self.raw.ours = True
         for statement in split(text):
             self.raw.execute(statement)
 
@@ -377,7 +389,7 @@ class AsyncSqliteSession(SqliteSession):
 
     async def _write_lock(self, step: Begin) -> int:
         """BEGIN IMMEDIATE without blocking the loop while another process writes."""
-        self._ours = True
+        self.raw.ours = True
         deadline = time.monotonic() + self.settings.lock_timeout_seconds
         pause = 0.001
         try:

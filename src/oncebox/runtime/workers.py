@@ -91,7 +91,7 @@ def _is_plain(item: Item) -> bool:
 
 
 def _batchable(work: Work, item: Item) -> bool:
-    return item.refusal is None and not is_suspect(item) and not is_old(work, item)
+    return _is_plain(item) and not is_old(work, item)
 
 
 def stored_turn(work: Work, turn: int) -> Op[bool]:
