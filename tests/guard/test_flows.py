@@ -95,9 +95,19 @@ def leave(script: Script, *, mark: str = "cafe.7", **words: Any) -> None:
 
 
 def test_leaving_costs_nothing_where_the_client_knows_the_mark() -> None:
-    script = Script(Look=guard.View(open=True, mark="shop oncebox:cafe.9"))
+    script = Script(Look=guard.View(open=True, mark="shop oncebox:cafe.7"))
     leave(script)
     assert script.asked == ["Look"]
+
+
+def test_after_a_later_claim_its_own_row_is_looked_for() -> None:
+    row = ("", "evt-1", "", b"", 0, False, False, None, None)
+    script = Script(Look=guard.View(open=True, mark="shop oncebox:cafe.9"), guard_lookup=[(*row, True)])
+    leave(script)
+    assert script.asked == ["Look", "guard_lookup"]
+    for gone in ([], [(*row, False)]):
+        with pytest.raises(errors.TransactionEnded):
+            leave(Script(Look=guard.View(open=True, mark="shop oncebox:cafe.9"), guard_lookup=gone))
 
 
 def test_result_is_the_second_statement() -> None:

@@ -194,6 +194,30 @@ async def test_so_it_is_when_an_outer_claim_goes_on(rig: Rig, inbox: Inbox) -> N
                 await desk.run("ROLLBACK TO SAVEPOINT mine")
 
 
+async def test_so_it_is_when_another_claim_was_made_since(rig: Rig, inbox: Inbox) -> None:
+    with pytest.raises(errors.TransactionEnded, match="evt-inner"):
+        async with rig.transaction() as desk, desk.once(inbox, "evt-outer") as outer:
+            assert outer.first
+            await desk.run("SAVEPOINT mine")
+            async with desk.once(inbox, "evt-inner") as inner:
+                assert inner.first
+                await desk.run("ROLLBACK TO SAVEPOINT mine")
+                async with desk.once(inbox, "evt-third") as third:
+                    assert third.first
+                await desk.run(INSERT)
+
+
+async def test_claims_inside_a_claim_are_fine(rig: Rig, inbox: Inbox) -> None:
+    async with rig.transaction() as desk, desk.once(inbox, "evt-1") as outer:
+        assert outer.first
+        for name in ("evt-2", "evt-3"):
+            async with desk.once(inbox, name) as inner:
+                assert inner.first
+                await desk.run(INSERT)
+    assert not await deliver(rig, inbox)
+    assert rig.effects() == 2
+
+
 async def test_nested_claim_of_the_same_key_is_refused(rig: Rig, inbox: Inbox) -> None:
     with pytest.raises(errors.AlreadyClaimed, match=r"evt-1.*billing.*in one place"):
         async with rig.transaction() as desk, desk.once(inbox, "evt-1") as middleware:

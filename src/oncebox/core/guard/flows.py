@@ -106,8 +106,9 @@ def _observe(queries: Queries, found: Sequence[tuple[Entry, Answer]]) -> Op[None
         yield Execute((Call(queries.tally, {"rows": rows}),))
 
 
-def verify(key: MessageKey, mark: str) -> Op[None]:
+def verify(answer: Answer, key: MessageKey) -> Op[None]:
     """Is this still the transaction that took the claim? Costs nothing where the client can tell."""
+    mark = answer.mark
     view: View = yield Look()
     if view.failed:
         raise refusals.aborted(key)
@@ -118,13 +119,21 @@ def verify(key: MessageKey, mark: str) -> Op[None]:
             yield Release(mark)
         except errors.TransactionEnded as error:
             raise refusals.ended(key) from error
-    elif not _carries(_shown(view.mark), mark):
+        return
+    current = _shown(view.mark)
+    if not _carries(current, mark):
         # The client may not know: a proxy that reports nothing, a statement that set application_name.
         try:
             rows = yield Ask()
         except errors.TransactionAborted as error:
             raise refusals.aborted(key) from error
-        if not _carries(_text(rows[0][0] or ""), mark):
+        current = _text(rows[0][0] or "")
+        if not _carries(current, mark):
+            raise refusals.ended(key)
+    if answer.first and current != mark:
+        # A claim was made since, and its mark says nothing about a savepoint that took this one along before.
+        rows = yield Fetch(_lookup(answer.queries, [key]))
+        if not rows or not rows[0][-1]:
             raise refusals.ended(key)
 
 
@@ -147,7 +156,7 @@ def leave(
 def _finish(answer: Answer, key: MessageKey, body: bytes | None) -> Op[None]:
     """The block ended well: its transaction must be the same, and its result is kept."""
     if answer.mark:
-        yield from verify(key, answer.mark)
+        yield from verify(answer, key)
     elif (yield Look()).failed:
         raise refusals.aborted(key)
     if body is not None:
@@ -162,7 +171,7 @@ def _fail(answer: Answer, key: MessageKey) -> Op[bool]:
     if not answer.first or answer.observed:
         return True
     try:
-        yield from verify(key, answer.mark)
+        yield from verify(answer, key)
     except errors.TransactionAborted:
         return True
     except errors.TransactionEnded:
