@@ -28,12 +28,12 @@ class Stopping:
     blocks the loop, so that "at once" needs nobody's cooperation."""
 
     def __init__(
-        self, drain: Callable[[], None], hurry: Callable[[], None], *, seconds: float = AT_ONCE_SECONDS
+        self, drain: Callable[[], None], hurry: Callable[[], None], *, seconds: float | None = None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._drain = drain
         self._hurry = hurry
-        self._seconds = seconds
+        self._seconds = AT_ONCE_SECONDS if seconds is None else seconds
         self.requests = 0
         self.exit_code = 0
         """128 + the signal that asked to stop at once; 0 while nobody has."""
