@@ -22,6 +22,7 @@ from oncebox.core.steps import Step
 from oncebox.replay import order, placed
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.schema import migrate
+from tests.operate.alone import wait_until_alone
 
 MESSAGES = 2
 STEPS_MAX = 100
@@ -69,7 +70,12 @@ def child(url: str, number: int, of_file: bool) -> bool:
 
             run(replay(work, asked), counted)
         os._exit(0)
-    return os.waitpid(pid, 0)[1] == 0
+    ended = os.waitpid(pid, 0)[1]
+    if not url.startswith("sqlite"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            # What its session was asked for last has come to its end, and its locks are gone.
+            wait_until_alone(connection)
+    return ended == 0
 
 
 def ask(url: str, sql: str) -> list[tuple[Any, ...]]:
