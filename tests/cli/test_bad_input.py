@@ -11,7 +11,6 @@ from psycopg import sql
 from oncebox.schema import latest
 from tests.cli.kit import Done, oncebox
 from tests.servers import Postgres
-from tests.servers.process import free_port
 
 CANARY = "canary-Secret-42"
 
@@ -97,7 +96,7 @@ def test_missing_driver(
 
 
 def test_unreachable_database(cli: Callable[..., Done]) -> None:
-    port = free_port()
+    port = 1  # nobody's, and nobody's in a moment
     refused(
         cli("status", "--database", f"postgresql://u:{CANARY}@127.0.0.1:{port}/shop"),
         f'the database can\'t be reached: connection failed: connection to server at "127.0.0.1", port {port} '
@@ -107,7 +106,7 @@ def test_unreachable_database(cli: Callable[..., Done]) -> None:
 
 
 def test_unreachable_database_through_asyncpg(cli: Callable[..., Done]) -> None:
-    port = free_port()
+    port = 1  # nobody's, and nobody's in a moment
     refused(
         cli("migrate", ONCEBOX_DATABASE_URL=f"postgresql+asyncpg://u:{CANARY}@127.0.0.1:{port}/shop"),
         f"the database can't be reached: [Errno 111] Connect call failed ('127.0.0.1', {port}); "

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,11 @@ import httpx
 import pytest
 
 from tests.docs.page import blocks
-from tests.servers.process import free_port
 from tests.waiting import eventually
 
 README = Path(__file__).parents[2] / "README.md"
+SECONDS = 60
+"""The longest that an answer may take on a slow machine."""
 
 
 def test_readme_opens_with_the_two_commands() -> None:
@@ -32,27 +32,28 @@ def shop(tmp_path: Path) -> Iterator[str]:
     (block,) = [block for block in blocks(README) if block.title == "shop.py"]
     (tmp_path / "shop.py").write_text(block.code)
     assert "uvicorn shop:api" in README.read_text()
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "shop:api", "--port", str(port)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "error"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = tmp_path / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            # A port of the system's choosing: one that was free a moment ago may be somebody else's by now.
+            [sys.executable, "-m", "uvicorn", "shop:api", "--port", "0"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+        )
 
-    def is_up() -> bool:
-        assert server.poll() is None, server.stderr.read() if server.stderr else ""
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+    def place() -> re.Match[str] | None:
+        assert server.poll() is None, log.read_text()
+        return re.search(r"running on http://(\S+:\d+) ", log.read_text())
 
     try:
-        eventually(is_up, seconds=30)
-        yield f"127.0.0.1:{port}"
+        found = eventually(place, seconds=60)
+        assert found is not None
+        yield found[1]
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.wait(timeout=30)
 
 
 def test_the_same_curl_twice_has_one_effect_and_one_result(shop: str) -> None:
@@ -65,11 +66,15 @@ def test_the_same_curl_twice_has_one_effect_and_one_result(shop: str) -> None:
         name, _, value = header.partition(": ")
         (url,) = [word for word in words if word.startswith("localhost:8000")]
         answer = httpx.post(
-            f"http://{url.replace('localhost:8000', shop)}", headers={name: value}, content=body
+            f"http://{url.replace('localhost:8000', shop)}",
+            headers={name: value},
+            content=body,
+            timeout=SECONDS,
         )
         assert answer.text == said
 
 
 def test_an_id_that_is_refused_is_the_callers_mistake(shop: str) -> None:
-    answer = httpx.post(f"http://{shop}/payments", json={"id": "", "account": "ada", "amount": 1})
+    body = {"id": "", "account": "ada", "amount": 1}
+    answer = httpx.post(f"http://{shop}/payments", json=body, timeout=SECONDS)
     assert (answer.status_code, list(answer.json())) == (422, ["error"])
