@@ -20,7 +20,7 @@ from oncebox import Backoff, Retry
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.codec.columns import unpack_headers
 from oncebox.message import Message
-from tests.brokers.suite import Bench, received
+from tests.brokers.suite import Bench, ids, received
 from tests.core.kit import Call, Shop, effect, event
 from tests.servers import Proxy
 from tests.waiting import eventually_async
@@ -98,16 +98,17 @@ class AppSuite(ABC):
         return found - {LAST}
 
     async def test_message_whose_ack_was_lost_comes_back_and_takes_effect_once(self, shop: Shop) -> None:
-        async with self.bench() as bench:
+        async with self.bench().hasty() as bench:
             watched = self.watched(bench)
             shop.handler(self.subscribe(shop, watched))(effect)
             watched.loses_acks = True
             async with shop.app.running():
                 await bench.publish(event("a"), event("b"))
-                await until(lambda: len(watched.acked) == 2)
+                await until(lambda: len(watched.acked) >= 2)
                 watched.loses_acks = False
+                watched.acked.clear()
                 await bench.lose(watched.source)
-                await until(lambda: len(watched.acked) >= 4)
+                await until(lambda: {"a", "b"} <= set(ids(watched.acked)))
             assert not await self.left(bench)
         assert shop.effects() == {"a": 1, "b": 1}
         assert all(delivery.redelivered for delivery in watched.received[2:])
@@ -182,7 +183,7 @@ class AppSuite(ABC):
     async def test_leaving_finishes_what_is_in_hand_and_leaves_the_rest_to_the_broker(
         self, shop: Shop
     ) -> None:
-        ids = {f"m{number}" for number in range(20)}
+        names = {f"m{number}" for number in range(20)}
         gate = shop.gate()
         async with self.bench() as bench:
             watched = self.watched(bench)
@@ -192,7 +193,7 @@ class AppSuite(ABC):
                 await gate.wait()
                 await call.db.effect(call.message.id)
 
-            await bench.publish(*map(event, sorted(ids)))
+            await bench.publish(*map(event, sorted(names)))
             leaving = asyncio.Event()
 
             async def serve() -> None:
@@ -210,7 +211,7 @@ class AppSuite(ABC):
             assert set(done.values()) == {1}
             assert {delivery.properties["message_id"] for delivery in watched.acked} == set(done)
             left = await self.left(bench)
-        assert left == ids - set(done), "what was not handled is delivered again, and nothing else"
+        assert left == names - set(done), "what was not handled is delivered again, and nothing else"
         assert not watched.nacked
 
     async def test_cancellation_in_a_handler_neither_acks_nor_nacks(self, shop: Shop) -> None:
@@ -242,7 +243,7 @@ class AppSuite(ABC):
         self, shop: Shop, database_way: Proxy, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG, "oncebox")
-        ids = [f"m{number}" for number in range(30)]
+        names = [f"m{number}" for number in range(30)]
         async with self.bench() as bench:
             watched = self.watched(bench)
             shop.handler(self.subscribe(shop, watched))(effect)
@@ -250,14 +251,14 @@ class AppSuite(ABC):
                 await bench.publish(event("before"))
                 await until(lambda: len(watched.acked) == 1)
                 database_way.cut(refuse=True)
-                await bench.publish(*map(event, ids))
+                await bench.publish(*map(event, names))
                 await until(lambda: len(watched.received) > 1)
                 await until(lambda: "paused, trying again (4)" in caplog.text)
                 assert (len(watched.acked), watched.nacked, watched.released) == (1, [], [])
                 database_way.pass_through()
-                await until(lambda: len(shop.effects()) == len(ids) + 1)
+                await until(lambda: len(shop.effects()) == len(names) + 1)
             assert not await self.left(bench)
-        assert shop.effects() == dict.fromkeys(["before", *ids], 1)
+        assert shop.effects() == dict.fromkeys(["before", *names], 1)
         assert shop.count("attempt") == 0, "nothing is charged"
 
     async def test_message_without_identity_is_kept_with_its_provenance(self, shop: Shop) -> None:

@@ -31,6 +31,9 @@ class MemoryBench(Bench):
     async def pass_seconds(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
+    def now(self) -> float:
+        return self.clock.monotonic()
+
     async def heard(self, source: Source) -> None:
         await asyncio.sleep(0)
 

@@ -75,7 +75,7 @@ class KafkaBench(Bench):
     """One partition, so that there is one order, and one consumer of the group that has it."""
 
     features = Features(visibility=False, counts=False, releases_uncounted=False, shares=False)
-    visibility_seconds = 0.0
+    visibility_seconds = hasty_seconds = 0.0
     delay_seconds = 1.0
     slack_seconds = 0.5
 

@@ -44,7 +44,7 @@ def make_server(**words: Any) -> NatsServer:
 
 class NatsBench(Bench):
     features = Features(releases_uncounted=False)
-    visibility_seconds = 1.4
+    hasty_seconds = 1.4
     delay_seconds = 1.4
     slack_seconds = 0.7
 
@@ -84,12 +84,22 @@ class NatsBench(Bench):
         return await self._control.link()
 
     async def publish(self, *messages: Message | Delivery, duplicates: int = 0) -> None:
-        link = await self._control.link()
-        for copy in range(1 + duplicates):
-            if copy:
-                await asyncio.sleep(2 * DUPLICATE_WINDOW_SECONDS)
-            letters = [(f"{self.stream}.paid", _body(each), _headers(each)) for each in messages]
-            assert await confirm(link, letters) == [None] * len(letters)
+        await self._send(*messages)
+        for message in [message for message in messages for _ in range(duplicates)]:
+            # The server forgets an id when it comes to it, and confirms what it drops: until it has one more.
+            before = await self._last()
+            while await self._last() == before:
+                await asyncio.sleep(DUPLICATE_WINDOW_SECONDS)
+                await self._send(message)
+
+    async def _send(self, *messages: Message | Delivery) -> None:
+        letters = [(f"{self.stream}.paid", _body(each), _headers(each)) for each in messages]
+        assert await confirm(await self._control.link(), letters) == [None] * len(letters)
+
+    async def _last(self) -> int:
+        """The number of the stream's last message."""
+        info = await self._control.jetstream(await self._control.link()).stream_info(self.stream)
+        return int(info.state.last_seq)
 
     async def pass_seconds(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

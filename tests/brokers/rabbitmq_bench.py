@@ -45,7 +45,7 @@ async def opened(thing: RabbitSource) -> AsyncIterator[RabbitSource]:
 
 
 class RabbitBench(Bench):
-    visibility_seconds = 0.0
+    visibility_seconds = hasty_seconds = 0.0
     delay_seconds = 1.6
     slack_seconds = 0.8
 

@@ -51,7 +51,7 @@ async def redis_of(url: str) -> AsyncIterator[Client]:
 
 class RedisBench(Bench):
     features = Features()
-    visibility_seconds = 1.4
+    hasty_seconds = 1.4
     delay_seconds = 1.4
     slack_seconds = 0.7
     control: Client

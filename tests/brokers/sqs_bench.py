@@ -110,6 +110,9 @@ class SqsBench(Bench):
         self.clock.ahead += seconds
         moto().advance(seconds)
 
+    def now(self) -> float:
+        return self.clock.monotonic()
+
     async def heard(self, source: Source) -> None:
         await asyncio.sleep(0)
 

@@ -28,7 +28,7 @@ VISIBILITY_SECONDS = 3.0
 
 
 class AppBench(NatsBench):
-    visibility_seconds = 4.0
+    hasty_seconds = 4.0
 
 
 class TestNatsApp(AppSuite):

@@ -29,7 +29,7 @@ VISIBILITY_SECONDS = 3.0
 
 
 class AppBench(RedisBench):
-    visibility_seconds = 4.0
+    hasty_seconds = 4.0
 
 
 class TestRedisApp(AppSuite):
