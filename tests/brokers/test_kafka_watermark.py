@@ -116,7 +116,8 @@ async def test_failing_message_goes_to_the_queue_and_its_partition_goes_on(
     kafka_cluster: Cluster, shop: Shop
 ) -> None:
     topic = kafka_cluster.create_topic()
-    stats = shop.consumer("stats", by_watermark(kafka_cluster.servers, topic), retry=Backoff(attempts=3))
+    patient = Backoff(attempts=1_000)
+    stats = shop.consumer("stats", by_watermark(kafka_cluster.servers, topic), retry=patient)
     gate = shop.gate()
 
     @shop.handler(stats, "click")
