@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
 import psutil
@@ -11,6 +13,7 @@ from psycopg import sql
 
 from tests.conftest import missing
 from tests.servers import PgBouncer, Postgres, Proxy, Unavailable
+from tests.servers.process import free_port
 from tests.waiting import eventually
 
 
@@ -29,6 +32,19 @@ def test_each_database_is_fresh_and_ours(postgres: Postgres, pg_url: str) -> Non
         assert _scalar(one, "SHOW listen_addresses") == "127.0.0.1"
         assert _scalar(other, "SELECT to_regclass('seen')") is None
     postgres.drop_database(other_url)
+
+
+def test_ports_are_not_given_to_anybody_else_while_nobody_listens_there() -> None:
+    ports = {str(free_port()) for _ in range(20)}
+    assert len(ports) == 20
+    code = (
+        "import sys; from tests.servers.process import reserve; print(*map(reserve, map(int, sys.argv[1:])))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *ports], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert set(done.stdout.split()) == {"False"}, done.stderr
 
 
 def test_the_server_does_not_run_as_root(postgres: Postgres) -> None:
@@ -125,7 +141,7 @@ def test_proxy_in_silence_holds_data_and_resets_back(proxy_to: Callable[[int], P
                 with pytest.raises(TimeoutError):
                     server.recv(100)
                 proxy.resume()
-                server.settimeout(5)
+                server.settimeout(30)
                 assert server.recv(100) == b"held back"
                 assert server.recv(100) == b""
 

@@ -1,7 +1,9 @@
 """Starting and ending server processes that are ours, and only those."""
 
+import fcntl
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -25,11 +27,34 @@ class Unavailable(Exception):
     """The server's binaries are not on this machine."""
 
 
+# Below those that the system gives to whoever asks for any: a connection or a proxy that is made while a server
+# is down would take its port, and the server could not come back.
+_PORTS = range(10_240, 32_768)
+_reserved: list[int] = []
+"""Locked files, one per port, as long as this process lives."""
+
+
 def free_port() -> int:
-    """A loopback port that was free a moment ago; callers retry when they lose the race."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port on which nobody listens, and that no other process of these tests gets as long as this one
+    lives. A stranger may still take it: callers try again."""
+    return next(port for port in iter(lambda: random.SystemRandom().choice(_PORTS), 0) if reserve(port))
+
+
+def reserve(port: int) -> bool:
+    """Whether this port is ours now."""
+    folder = Path(tempfile.gettempdir(), f"oncebox-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        os.close(lock)
+        return False
+    _reserved.append(lock)
+    return True
 
 
 def server_user() -> pwd.struct_passwd | None:
