@@ -17,6 +17,8 @@ from tests.servers import Postgres, Proxy
 from tests.waiting import eventually
 
 VARIANTS = ("psycopg", "asyncpg")
+NOBODY_DIES = 60.0
+"""A heartbeat that is late because the machine is busy is no death here."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -29,7 +31,7 @@ def test_server_killed_while_500_messages_flow(
     harness: Callable[..., Harness], disposable_postgres: Postgres, variant: str, policy: dict[str, Any]
 ) -> None:
     url = disposable_postgres.create_database()
-    with harness(variant, url, policy={**policy, "concurrency": 2}) as world:
+    with harness(variant, url, policy={**policy, "concurrency": 2}, lapse_seconds=NOBODY_DIES) as world:
         world.send(*(f"m{number}" for number in range(500)))
         for _ in range(2):
             world.start()
@@ -57,7 +59,8 @@ def test_nothing_is_received_acked_or_charged_while_the_database_is_away(
     mode: str,
 ) -> None:
     proxy = proxy_to(postgres.port)
-    with harness(variant, policy={"mode": mode}, behaviour={"a": "hang"}) as world:
+    words = {"behaviour": {"a": "hang"}, "lapse_seconds": NOBODY_DIES}
+    with harness(variant, policy={"mode": mode}, **words) as world:
         for _ in range(2):
             world.start(url=driver_url(proxy.through(world.plain_url), variant))
         world.send("a")
@@ -96,7 +99,7 @@ def test_outage_longer_than_the_heartbeat_may_lapse_is_nobodys_death(
     harness: Callable[..., Harness], postgres: Postgres, proxy_to: Callable[[int], Proxy], mode: str
 ) -> None:
     proxy = proxy_to(postgres.port)
-    with harness("psycopg", policy={"mode": mode}, behaviour={"*": "hang"}, lapse_seconds=1.0) as world:
+    with harness("psycopg", policy={"mode": mode}, behaviour={"*": "hang"}, lapse_seconds=4.0) as world:
         world.send("a")
         if mode == "inline":
             # A first start inline is not marked; the second one is.
@@ -107,7 +110,7 @@ def test_outage_longer_than_the_heartbeat_may_lapse_is_nobodys_death(
         workers = [world.start(url=proxy.through(world.plain_url)) for _ in range(2)]
         eventually(lambda: [worker for worker in workers if world.seen("hanging", pid=worker.pid)])
         proxy.cut(refuse=True)
-        eventually(lambda: _silence(world) > 2.0)
+        eventually(lambda: _silence(world) > 5.0)
         world.open_gate()
         proxy.pass_through()
         world.finish(seconds=60)

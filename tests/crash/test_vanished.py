@@ -105,7 +105,7 @@ def _is_taken_over(world: Harness, sleeper: int) -> None:
     """Another worker handles it; then the first one wakes up, ends its handler, and nothing of that stays."""
     world.stopped = 1
     other = world.start()
-    eventually(lambda: world.tables().effects, 20)
+    eventually(lambda: world.tables().effects, 60)
     world.open_gate()
     world.workers[0].kill(signal.SIGCONT)
     world.finish()
@@ -125,7 +125,7 @@ def test_bug_without_a_fencing_token_both_effects_stand(harness: Callable[..., H
         world.wait_for("hanging")
         sleeper.kill(signal.SIGSTOP)
         world.start()
-        eventually(lambda: world.tables().effects, 20)
+        eventually(lambda: world.tables().effects, 60)
         world.open_gate()
         sleeper.kill(signal.SIGCONT)
         eventually(lambda: len(world.tables().effects) == 2)

@@ -113,7 +113,7 @@ def put(shop: Shop, *ids: str, **words: Any) -> None:
             outbox.publish(connection, kind, {"n": id_}, id=id_, **words)
 
 
-async def until(step: Callable[[], Awaitable[object]], seconds: float = 10) -> None:
+async def until(step: Callable[[], Awaitable[object]], seconds: float = 30) -> None:
     """Take this step again and again until it says yes."""
     probe: Any = step
     await eventually_async(probe, seconds)

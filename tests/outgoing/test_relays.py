@@ -1,7 +1,6 @@
 """Several relays on one outbox, late commits, ordered publications, and being woken."""
 
 import asyncio
-import time
 from typing import Any
 
 import psycopg
@@ -153,10 +152,10 @@ async def test_polling_is_enough(shop: Shop, sink: ScriptedSink, monkeypatch: An
 
 
 @on("psycopg")
-async def test_from_commit_to_broker_takes_milliseconds(
+async def test_a_commit_wakes_the_relay_and_no_poll_is_waited_for(
     shop: Shop, sink: ScriptedSink, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(runtime, "POLL_SECONDS", 30.0)
+    monkeypatch.setattr(runtime, "POLL_SECONDS", 3600.0)
     async with shop.app.running(only=("relay",)):
 
         async def awake() -> bool:
@@ -165,15 +164,12 @@ async def test_from_commit_to_broker_takes_milliseconds(
             return bool(sink.ids)
 
         await until(awake)
-        waits = []
         with psycopg.connect(shop._url) as connection:
             for n in range(20):
                 await asyncio.to_thread(Outbox().publish, connection, "paid", {}, id=f"n{n}")
                 await asyncio.to_thread(connection.commit)
-                started = time.monotonic()
+                # How long that takes is the benchmark's.
                 await eventually_async(lambda wanted=f"n{n}": wanted in sink.ids)  # type: ignore[misc]
-                waits.append(time.monotonic() - started)
-    assert sorted(waits)[10] < 0.25, "woken, not polled; the figure itself is the benchmark's"
 
 
 async def test_release_is_heard_by_nobody_twice(shop: Shop, sink: ScriptedSink) -> None:
