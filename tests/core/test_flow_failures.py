@@ -88,10 +88,32 @@ def test_a_discarded_message_is_claimed_as_such_and_not_buried() -> None:
 
 
 def test_a_verdict_steps_back_for_a_delivery_that_came_through_meanwhile() -> None:
-    one, steps = after_failing(errors.Dead("fraud"), [(Fetch, [(1, 0)]), (Execute, 0), (Rollback, None)])
-    assert "Commit(bury)" not in steps
-    assert one.outcome is not None
-    assert one.outcome.status is Status.RETRY
+    for found, status in (([known(item())], Status.DUPLICATE), ([], Status.RETRY)):
+        one, steps = after_failing(
+            errors.Dead("fraud"), [(Fetch, [(1, 0)]), (Execute, 0), (Fetch, found), (Rollback, None)]
+        )
+        assert "Commit(bury)" not in steps
+        assert one.outcome is not None
+        assert one.outcome.status is status
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [(Begin, 1), (Fetch, [(1, 0)]), (Execute, 0), (Fetch, [])],
+        [(Begin, errors.LockBusy("55P03"))],
+        [(Begin, 1), (Fetch, errors.Conflict("40001"))],
+    ],
+    ids=["came through", "busy", "conflict"],
+)
+def test_a_suspect_whose_failure_is_not_recorded_leaves_no_marker_behind(
+    rest: list[tuple[type, object]],
+) -> None:
+    start: list[tuple[type, object]] = [(Begin, 1), (Fetch, [(0, 0)]), (Side, [(0,)])]
+    failing: list[tuple[type, object]] = [(Handle, errors.Dead("fraud")), (Rollback, None)]
+    end: list[tuple[type, object]] = [(Rollback, None), (Side, None), (Next, None), (Settle, None)]
+    flow = play(stream(work(), item(deliveries=2)), [*start, *failing, *rest, *end])
+    assert script_of(flow.steps)[-3] == "Side(withdraw)"
 
 
 def test_two_writers_of_one_attempt_number_ask_again() -> None:

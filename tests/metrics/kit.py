@@ -22,6 +22,7 @@ from oncebox.brokers.remote import RemoteMemory
 app = App(os.environ["SHOP_URL"], drain_seconds=60)
 payments = RemoteMemory(os.environ["SHOP_BROKER"]).queue("payments")
 billing = app.consumer("billing", payments, mode=os.environ["SHOP_MODE"], timeout_seconds=60)
+runs = os.open("runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 """
 
 HANDLERS = {
@@ -31,6 +32,7 @@ import psycopg
 
 @billing.handler("payment")
 def paid(payment: dict, message: Message, conn: psycopg.Connection) -> None:
+    os.write(runs, b".")
     if payment.get("bad"):
         raise Dead("bad")
     conn.execute("INSERT INTO paid VALUES (%s)", (message.id,))
@@ -41,6 +43,7 @@ import sqlite3
 
 @billing.handler("payment")
 def paid(payment: dict, message: Message, conn: sqlite3.Connection) -> None:
+    os.write(runs, b".")
     if payment.get("bad"):
         raise Dead("bad")
     conn.execute("INSERT INTO paid VALUES (?)", (message.id,))
@@ -53,10 +56,15 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 class Shop:
     """A running shop, its broker, and where it serves."""
 
-    def __init__(self, running: Running, memory: Memory, url: str) -> None:
+    def __init__(self, running: Running, memory: Memory, url: str, folder: Path) -> None:
         self.running = running
+        self._folder = folder
         self.memory = memory
         self.url = url
+
+    def runs(self) -> int:
+        """How often a handler was called, whatever became of it."""
+        return (self._folder / "runs").stat().st_size
 
     async def get(self, path: str) -> httpx.Response:
         """On a connection of its own: a new one may go to any process."""
@@ -123,4 +131,4 @@ async def open_shop(
             await running.says("serving http://", processes)
             found = re.search(r"serving (http://[\w.:]+)", running.log)
             assert found is not None
-            yield Shop(running, memory, found[1])
+            yield Shop(running, memory, found[1], folder)

@@ -361,6 +361,7 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
     lanes = lanes_of([item])
     held = (enter(work, [item])[1], lock(work.queries, work.consumer, lanes)) if lanes else ()
     spilled = False
+    again = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
     try:
         changed = yield Begin(token, (*held, record_attempt(work, item, error)))
         for _ in range(RERUNS_MAX):
@@ -381,8 +382,10 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
                 return
             if not changed:
                 # Another delivery of it came through meanwhile; that one's outcome stands.
+                known = yield from look_up(work, item)
                 yield Rollback()
-                item.outcome = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
+                yield from withdraw(work, item)
+                item.outcome = known if isinstance(known, Outcome) else again
                 return
             if verdict.fate is Fate.DEAD:
                 calls += (bury(work, item, verdict.reason, error, rows[0][0] + rows[0][1]),)
@@ -395,7 +398,8 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()
         if isinstance(lost, (errors.Conflict, errors.LockBusy)):
-            item.outcome = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
+            yield from withdraw(work, item)
+            item.outcome = again
             return
         raise
     item.marked = False
