@@ -142,7 +142,7 @@ def test_discarded_messages_never_run(site: Site) -> None:
     ((act, result),) = site.desk.audit("act, result")
     assert result == "discarded"
     assert done == {
-        "act": act, "decision": "discard", "applied": True, "count": 1, "counts": [], "ids": ["s-0"]
+        "act": act, "decision": "discard", "applied": True, "count": 1, "claims": 0, "counts": [], "ids": ["s-0"],
     }  # fmt: skip
     assert site.mended() == {"c": 1}
     again = event("s-0", type="sent", payload={"text": SECRET})

@@ -13,12 +13,23 @@ from oncebox.engines.queries import load
 from oncebox.schema import migrate
 
 ROWS = 50_000
+UNFINISHED = ("status_unfinished", "unfinished_list", "unfinished_choose", "unfinished_count")
+"""What reads no more of the ledger than its few unfinished rows."""
 SCOPE = {"consumer": "c1", "source": "s1"}
 
 
 def _calls(queries: Queries) -> dict[str, Call]:
     show = {"rows": [SCOPE], "message_id": "m7"}
+    chosen = {
+        "consumer": None, "source": None, "ids": None, "type": None, "older_seconds": None, "newer_seconds": None,
+        "limit": 1000,
+    }  # fmt: skip
     return {
+        "status_unfinished": Call(queries.status_unfinished, {"cap": 1000}),
+        "unfinished_list": Call(queries.unfinished_list, chosen),
+        "unfinished_choose": Call(queries.unfinished_choose, chosen),
+        "unfinished_count": Call(queries.unfinished_count, chosen),
+        "unfinished_drop": Call(queries.unfinished_drop, {"rows": [{**SCOPE, "message_id": "m7"}]}),
         "status_queue": Call(queries.status_queue, {"consumers": ["c1"], "cap": 1000}),
         "status_workers": Call(queries.status_workers, {}),
         "show_scopes": Call(queries.show_scopes, {"consumer": None, "cap": 1000}),
@@ -55,6 +66,10 @@ def test_on_postgresql(pg_url: str) -> None:
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text(call)}".encode()))
             for table in ("ledger", "queue", "dead", "attempt"):
                 assert f"Seq Scan on {table}" not in plan, f"{name}:\n{plan}"
+            if name in UNFINISHED:
+                ledgers = re.findall(r"(?:Scan|using \w+|Scan on \w+) on (?:ledger\b|ledger_\w+).*", plan)
+                assert ledgers, plan
+                assert all("ledger_unfinished" in line for line in ledgers), f"{name}:\n{plan}"
 
 
 def test_on_sqlite(sqlite_url: str) -> None:
@@ -73,10 +88,13 @@ def test_on_sqlite(sqlite_url: str) -> None:
     found = connection.execute(scopes, {"consumer": "c3", "cap": 1000}).fetchall()
     assert found == [("c3", "s0"), ("c3", "s1")]
     for name, call in _calls(load("sqlite")).items():
-        values = {**parameters(call), **(SCOPE if "rows" in call.params else {})}
+        values = {**parameters(call), **(call.params["rows"][0] if "rows" in call.params else {})}
         rows = connection.execute(f"EXPLAIN QUERY PLAN {call.query.text}", values).fetchall()
         steps = [row[3] for row in rows]
         reads = [step for step in steps if re.match(r"\w+ (l|n|oncebox_ledger)\b", step)]
         # Reading the first row of an index in order is a scan to SQLite; a bare one reads the table.
         assert all("INDEX" in step or "PRIMARY KEY" in step for step in reads), f"{name}: {steps}"
+        if name in UNFINISHED:
+            assert reads, steps
+            assert all("ledger_unfinished" in step for step in reads), f"{name}: {steps}"
     connection.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from oncebox import App, Dead, Message, Tx
+from oncebox import App, Dead, Inbox, Message, Tx
 from oncebox.errors import UnknownEffect
 from oncebox.schema import migrate
 from tests.cli.kit import Running
@@ -169,6 +169,24 @@ def test_a_ledger_in_partitions_that_nobody_makes(pg_url: str) -> None:
     ledger.rows(f"DROP TABLE oncebox.{ledger.leaf(-1)}")
     ledger.own.close()
     assert ask(pg_url).codes == {"partitions-missing"}
+
+
+def test_claims_that_were_committed_unfinished(database_url: str) -> None:
+    migrate(database_url)
+    for id_, consumer in (("a", "guarded"), ("b", "guarded"), ("c", "other")):
+        place = database_url.removeprefix("sqlite:///")
+        connect: Any = psycopg.connect if place == database_url else sqlite3.connect
+        with closing(connect(place)) as handle:
+            with suppress(ValueError), Inbox(consumer).once(handle, id_) as claim:
+                assert claim.first
+                raise ValueError("half the work")
+            handle.commit()
+    findings = ask(database_url)
+    assert findings.codes == {"claims-unfinished"}
+    assert {each.subject: each.what for each in findings} == {
+        "consumer guarded": "2 committed although their block had failed",
+        "consumer other": "1 committed although their block had failed",
+    }
 
 
 def test_the_loop_is_left_clean(database_url: str) -> None:

@@ -114,6 +114,7 @@ ELSEWHERE = {
     "watermark_list", "watermark_forget",  # by people
     "keys_stuck", "keys_count", "place_of", "dead_list", "dead_choose", "dead_count", "dead_row",  # by people
     "dead_reopen", "dead_requeue", "dead_discard", "dead_drop",
+    "status_unfinished", "unfinished_list", "unfinished_choose", "unfinished_count", "unfinished_drop",  # tests/cli
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep

@@ -12,7 +12,8 @@ from oncebox.cli.deciding import Replaced, choice, decide_all, none_found, one, 
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import find_target
-from oncebox.core.dead import dead_letters, replace, resolve
+from oncebox.core.dead import replace, resolve
+from oncebox.core.unfinished import all_dead
 from oncebox.errors import UsageError
 
 IdsArgument = Annotated[
@@ -55,7 +56,7 @@ def list_command(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List dead messages, in the order in which they would run again.
+    """List dead messages, in the order in which they would run again, and what the guard left unfinished.
 
     oncebox show ID has everything that is kept of one.
 
@@ -66,7 +67,7 @@ def list_command(
     """
     target = find_target(database, app, schema)
     chosen = choice(ids, consumer, source, kind, why, error, key, older, newer)
-    found = ask(target, dead_letters(target.database.queries, chosen))
+    found = ask(target, all_dead(target.database.queries, chosen))
     if as_json:
         print_json({"dead": [public(each) for each in found]})
     elif not found:
@@ -99,6 +100,7 @@ def redrive_command(
     """Run dead messages again: same id and headers, fresh budget, in the order of their keys.
 
     Without --apply, --all says how many of which kind there are. Conflicts are settled by dead resolve.
+    Of a claim that the guard left unfinished only the id is kept: its next delivery is the first again.
 
     [bold]Examples[/]
 

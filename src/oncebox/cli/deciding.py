@@ -14,6 +14,7 @@ from oncebox.cli.tables import Rows
 from oncebox.cli.text import age, clean, count, seconds_of
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Count, DeadLetter, Decision, count_dead, dead_letters, decide
+from oncebox.core.unfinished import all_dead, count_claims, decide_claims, unfinished_claims
 from oncebox.errors import UsageError
 from oncebox.message import check_id
 
@@ -26,6 +27,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     applied: bool
     count: int
     """Messages that were changed; without `--apply`, that would be."""
+    claims: int = 0
+    """How many of them are claims of the guard's, of which nothing but the id is kept."""
     counts: list[Count] = []
     ids: list[str] = []
     """The first thousand of those that were changed."""
@@ -66,7 +69,7 @@ def none_found(target: Target, choice: Choice) -> str:
     """Nothing was found: because nothing is dead, or because nothing that is matches?"""
     if choice == Choice():
         return "Nothing is dead."
-    every = ask(target, dead_letters(target.database.queries, Choice()))
+    every = ask(target, all_dead(target.database.queries, Choice()))
     if not every:
         return "Nothing is dead."
     whose = ", ".join(repr(clean(name)) for name in sorted({each.consumer for each in every}))
@@ -94,14 +97,20 @@ def decide_all(
     act = _act(f"dead {decision}", choice, reason, by)
     if every and not apply:
         counts = ask(target, count_dead(target.database.queries, choice, decision))
-        would = sum(each.count for each in counts)
-        _say(Done(act=act.id, decision=decision, applied=False, count=would, counts=counts), as_json)
-        return
+        claims = ask(target, count_claims(target.database.queries, choice))
+        would, free = (sum(each.count for each in some) for some in (counts, claims))
+        done = Done(
+            act=act.id, decision=decision, applied=False, count=would + free, claims=free, counts=[*counts, *claims]
+        )  # fmt: skip
+        return _say(done, as_json)
     changed = _paced(target, decision, choice, act, rate)
     if choice.ids:
         _check_named(target, choice, changed)
     ids = [each.id for each in changed[:1000]]
-    _say(Done(act=act.id, decision=decision, applied=True, count=len(changed), ids=ids), as_json)
+    free = sum(each.is_claim for each in changed)
+    return _say(
+        Done(act=act.id, decision=decision, applied=True, count=len(changed), claims=free, ids=ids), as_json
+    )
 
 
 def _paced(target: Target, decision: Decision, choice: Choice, act: Act, rate: float) -> list[DeadLetter]:
@@ -117,6 +126,7 @@ def _paced(target: Target, decision: Decision, choice: Choice, act: Act, rate: f
         )
         meant = msgspec.structs.replace(choice, older_seconds=older)
         found = ask(target, decide(target.database.queries, decision, meant, act))
+        found = found or ask(target, decide_claims(target.database.queries, decision, meant, act))
         changed += found
         if not found:
             return changed
@@ -126,7 +136,7 @@ def _check_named(target: Target, choice: Choice, changed: list[DeadLetter]) -> N
     missing = [each for each in choice.ids if each not in {letter.id for letter in changed}]
     if not missing:
         return
-    left = ask(target, dead_letters(target.database.queries, Choice(ids=tuple(missing))))
+    left = ask(target, all_dead(target.database.queries, Choice(ids=tuple(missing))))
     clashing = {each.id for each in left if each.is_conflict}
     others = {each.id for each in left} - clashing
     told = (
@@ -150,6 +160,11 @@ def one(
         raise UsageError('say why: --reason "…"; it is kept in the audit')
     target = find_target(*where)
     found = ask(target, dead_letters(target.database.queries, choice))
+    if not found and ask(target, unfinished_claims(target.database.queries, choice, 1)):
+        raise UsageError(
+            f"id {choice.ids[0]!r} is a claim of the guard's that was left unfinished, and no payload is kept of it; "
+            "redrive or discard it"
+        )
     if not found:
         what = "in conflict" if choice.reason else "dead"
         raise UsageError(f"id {choice.ids[0]!r} is not {what}; oncebox dead list shows what is")
@@ -173,13 +188,17 @@ def _say(done: Done, as_json: bool) -> None:
     if as_json:
         print_json(done)
         return
-    past = {"redrive": "in line again", "discard": "discarded"}[done.decision]
+    if done.decision == "discard":
+        past = f"{count(done.count)} {'' if done.applied else 'would be '}discarded"
+    else:
+        past = f"{count(done.count - done.claims)} {'' if done.applied else 'would be '}in line again"
+        past += f", {count(done.claims)} free to run when delivered again" if done.claims else ""
     if done.applied:
-        console().print(plain(f"{count(done.count)} {past}"))
+        console().print(plain(past))
         return
     for each in done.counts:
         console().print(plain(f"{count(each.count)}  {each.consumer}  {each.reason}  {each.type}"))
-    console().print(plain(f"{count(done.count)} would be {past}; --apply does it", "bold"))
+    console().print(plain(f"{past}; --apply does it", "bold"))
 
 
 def say_one(done: Replaced, as_json: bool) -> None:
@@ -192,6 +211,8 @@ def say_one(done: Replaced, as_json: bool) -> None:
 
 
 def _reason(each: DeadLetter) -> str:
+    if each.is_claim:
+        return f"{each.reason} (by the guard)"
     return each.reason if each.is_kept else f"{each.reason} (no payload kept)"
 
 

@@ -45,8 +45,9 @@ def status_command(
 
     Per consumer: messages waiting, the age of the oldest, those being retried and worked on, the dead by
     reason, of the last 5 minutes how many were processed, failed and were duplicates, and how many messages are
-    on record (all that there is to tell of consumers that only use the guard). Below: types that wait and that no
-    handler of the app takes, what waits in the outbox or is parked there, and calls whose end is not known.
+    on record (all that there is to tell of consumers that only use the guard). Below: claims that were committed
+    unfinished, types that wait and that no handler of the app takes, what waits in the outbox or is parked there, and
+    calls whose end is not known.
     An inline consumer's backlog is its broker's: what waits there is not counted here.
     --watch adds what changes per second, and the keys that stand still.
 
@@ -148,7 +149,13 @@ def view(target: Target, report: StatusReport, problem: str = "", seen: Look | N
     parts.append(_consumers(report))
     if seen is not None and seen.rates:
         parts.append(_rates(seen))
-    parts += [*_observing(report), *_unhandled(report), *_keys(report), *_outgoing(report)]
+    parts += [
+        *_observing(report),
+        *_unfinished(report),
+        *_unhandled(report),
+        *_keys(report),
+        *_outgoing(report),
+    ]
     if seen is not None and seen.keys:
         parts.append(stuck_table(seen.keys))
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
@@ -214,6 +221,19 @@ def _observing(report: StatusReport) -> list[RenderableType]:
             )
             lines.append(plain(text, "yellow"))
     return lines
+
+
+def _unfinished(report: StatusReport) -> list[RenderableType]:
+    """A line for each consumer with claims that somebody has to decide about."""
+    return [
+        plain(
+            f"{each.consumer}: {count(each.unfinished, report.count_cap)} claimed by the guard and committed "
+            "unfinished (oncebox dead list --why unfinished)",
+            "red",
+        )
+        for each in report.consumers
+        if each.unfinished
+    ]
 
 
 def _unhandled(report: StatusReport) -> list[RenderableType]:

@@ -54,6 +54,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """False: its payload was not kept, by policy; it can't run again."""
     lane: str | None = None
     version: int | None = None
+    is_claim: bool = False
+    """Nothing is kept but its id: a claim of the guard's that was committed unfinished."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

@@ -186,6 +186,10 @@ class Queries:
     dead_requeue: Query
     dead_discard: Query
     dead_drop: Query
+    unfinished_list: Query
+    unfinished_choose: Query
+    unfinished_count: Query
+    unfinished_drop: Query
     sweep_lease: Query
     sweep_move: Query
     sweep_free: Query
@@ -217,6 +221,7 @@ class Queries:
     status_types: Query
     status_known: Query
     status_dead: Query
+    status_unfinished: Query
     status_tally: Query
     status_workers: Query
     show_scopes: Query

@@ -199,6 +199,13 @@ STANDING = {
         "They have had no effect, and are not tried again by themselves.",
         "oncebox dead list; mend what failed; oncebox dead redrive or discard.",
     ),
+    "claims-unfinished": Kind(
+        WARNING,
+        "A guarded block raised and its transaction was committed all the same: half an effect may exist, and every "
+        "further delivery is refused.",
+        "oncebox dead list --why unfinished; look at what the block wrote; oncebox dead redrive or discard. Then find "
+        "who catches the error and commits.",
+    ),
     "conflicts": Kind(
         WARNING,
         "Two different messages share an id; the second has had no effect.",

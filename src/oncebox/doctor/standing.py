@@ -72,6 +72,10 @@ def _consumer(each: ConsumerStatus, report: StatusReport, patience_seconds: floa
     if dead:
         text = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dead.items()))
         yield found("dead", subject, text)
+    if each.unfinished:
+        yield found(
+            "claims-unfinished", subject, f"{each.unfinished:,} committed although their block had failed"
+        )
     if "conflict" in each.dead:
         yield found("conflicts", subject, f"{each.dead['conflict']:,} with an id that another message has")
 

@@ -65,6 +65,10 @@ METRICS: dict[str, Described] = {
         "gauge", "Calls to the outside whose end nobody knows, kept for a person."
     ),
     "oncebox_started_effects": Described("gauge", "Calls to the outside that have begun and not yet ended."),
+    "oncebox_unfinished_claims": Described(
+        "gauge",
+        "Claims of the guard's that were committed although their block had failed, kept for a person.",
+    ),
     "oncebox_workers": Described("gauge", "Processes that the database has heard of, on every machine."),
     "oncebox_oldest_heartbeat_seconds": Described(
         "gauge", "How long ago the quietest of these processes was heard of; 0 without any."
@@ -176,6 +180,8 @@ def seen(report: StatusReport | None, subjects: Mapping[str, Subject]) -> list[F
         one("oncebox_outbox_oldest_seconds", report.outbox.oldest_seconds),
         one("oncebox_unknown_effects", report.effects.get("parked")),
         one("oncebox_started_effects", report.effects.get("started")),
+        # Of all consumers: those of the guard are in no app.
+        one("oncebox_unfinished_claims", sum(each.unfinished for each in report.consumers)),
         one("oncebox_workers", len(report.workers)),
         one(
             "oncebox_oldest_heartbeat_seconds",

@@ -46,6 +46,8 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Ordered keys whose head is dead."""
     gapped_keys: int = 0
     """Ordered keys that wait for a version that is missing."""
+    unfinished: int = 0
+    """Claims of the guard's that were committed although their block had failed."""
     unhandled: dict[str, int] = {}
     """What waits and no handler of the app takes, by type; empty where no app is named."""
     known: int | None = None
@@ -124,6 +126,9 @@ def read_status(
     dead: dict[str, dict[str, int]] = {}
     for name, reason, count in (yield Fetch(Call(queries.status_dead, {"cap": COUNT_CAP}))):
         dead.setdefault(name, {})[reason] = count
+    unfinished = {
+        name: int(count) for name, count in (yield Fetch(Call(queries.status_unfinished, {"cap": COUNT_CAP})))
+    }
     outcomes: dict[str, dict[str, int]] = {}
     tallies = yield Fetch(Call(queries.status_tally, {"seconds": WINDOW_SECONDS}))
     for name, outcome, count, _ in tallies:
@@ -151,6 +156,7 @@ def read_status(
                 processed_per_second=outcomes.get(name, {}).get(Status.PROCESSED, 0) / seconds,
                 blocked_keys=keys.get(name, (0, 0))[0],
                 gapped_keys=keys.get(name, (0, 0))[1],
+                unfinished=unfinished.get(name, 0),
                 unhandled=unhandled.get(name, {}),
                 known=on_record.get(name),
             )

@@ -99,3 +99,48 @@ USING unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerpri
     AS k(consumer, source, message_id, fingerprint)
 WHERE d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id
   AND d.fingerprint = k.fingerprint
+
+-- part: buried
+-- Another delivery has brought it among the dead, payload and all. The guard may have no fingerprint of it.
+EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
+        AND d.message_id = l.message_id AND (d.fingerprint = l.fingerprint OR l.fingerprint = ''::bytea))
+
+-- part: unfinished
+FROM {p}ledger l
+WHERE l.state = 1
+  AND (:consumer::text IS NULL OR l.consumer = :consumer::text)
+  AND (:source::text IS NULL OR l.source = :source::text)
+  AND (:ids::text[] IS NULL OR l.message_id = ANY(:ids::text[]))
+  AND (:type::text IS NULL OR l.type = :type::text)
+  AND (:older_seconds::float8 IS NULL OR l.received <= statement_timestamp() - :older_seconds::float8 * interval '1 second')
+  AND (:newer_seconds::float8 IS NULL OR l.received >= statement_timestamp() - :newer_seconds::float8 * interval '1 second')
+
+-- name: unfinished_list
+SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type,
+       extract(epoch FROM statement_timestamp() - l.received)::float8
+{unfinished}
+  AND NOT {buried}
+ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
+
+-- name: unfinished_choose
+SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type,
+       extract(epoch FROM statement_timestamp() - l.received)::float8
+{unfinished}
+  AND NOT {buried}
+ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
+FOR UPDATE OF l SKIP LOCKED
+
+-- name: unfinished_count
+SELECT u.consumer, u.type, count(*)
+FROM (
+    SELECT l.consumer, l.type
+    {unfinished}
+      AND NOT {buried}
+    LIMIT :limit
+) u
+GROUP BY u.consumer, u.type ORDER BY u.consumer, u.type
+
+-- name: unfinished_drop
+-- The next delivery is the first again.
+DELETE FROM {p}ledger l USING unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id AND l.state = 1

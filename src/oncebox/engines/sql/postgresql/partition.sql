@@ -89,9 +89,11 @@ DROP TABLE {p}[ledger]
 -- The one table becomes the part for everybody who has not asked for partitions. Nothing is copied.
 ALTER TABLE {p}ledger RENAME TO ledger_rest;
 ALTER INDEX {p}ledger_pkey RENAME TO ledger_rest_pkey;
+ALTER INDEX {p}ledger_unfinished RENAME TO ledger_rest_unfinished;
 DROP TRIGGER refuse_early_commit ON {p}ledger_rest;
 CREATE TABLE {p}ledger (LIKE {p}ledger_rest INCLUDING DEFAULTS INCLUDING COMMENTS,
     CONSTRAINT ledger_pkey PRIMARY KEY (consumer, source, message_id)) PARTITION BY LIST (consumer);
+CREATE INDEX ledger_unfinished ON {p}ledger (consumer, source, message_id) WHERE state = 1;
 {grants};
 CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT ON {p}ledger
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
@@ -106,6 +108,7 @@ LOCK TABLE {p}ledger IN ACCESS EXCLUSIVE MODE
 -- name: partition_parent
 CREATE TABLE {p}[parent] (LIKE {p}ledger INCLUDING DEFAULTS, PRIMARY KEY (consumer, source, message_id))
     PARTITION BY RANGE (message_id);
+CREATE INDEX [parent]_unfinished ON {p}[parent] (consumer, source, message_id) WHERE state = 1;
 COMMENT ON TABLE {p}[parent] IS :note;
 CREATE TABLE {p}[ledger] PARTITION OF {p}[parent] DEFAULT;
 {grants}

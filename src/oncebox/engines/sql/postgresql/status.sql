@@ -67,6 +67,26 @@ CROSS JOIN LATERAL (
 ) d
 ORDER BY c.consumer, d.reason
 
+-- name: status_unfinished
+-- What the guard left unfinished. Where another delivery came to the app since, it is among the dead.
+WITH RECURSIVE walk AS (
+    (SELECT consumer FROM {p}ledger WHERE state = 1 ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.consumer FROM {p}ledger l WHERE l.state = 1 AND l.consumer > walk.consumer
+            ORDER BY l.consumer LIMIT 1)
+    FROM walk WHERE walk.consumer IS NOT NULL
+)
+SELECT c.consumer, u.n
+FROM (SELECT consumer FROM walk WHERE consumer IS NOT NULL) c
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n FROM (
+        SELECT 1 FROM {p}ledger l
+        WHERE l.state = 1 AND l.consumer = c.consumer AND NOT {buried}
+        LIMIT :cap
+    ) capped
+) u
+WHERE u.n > 0 ORDER BY c.consumer
+
 -- name: status_tally
 -- Whole minutes and the current one; the last column says how many seconds that is.
 SELECT consumer, outcome, sum(n)::bigint,

@@ -84,3 +84,44 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id
 -- each: run once per row.
 DELETE FROM {p}dead
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND fingerprint = :fingerprint
+
+-- part: buried
+EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
+        AND d.message_id = l.message_id AND (d.fingerprint = l.fingerprint OR l.fingerprint = x''))
+
+-- part: unfinished
+FROM {p}ledger l
+WHERE l.state = 1
+  AND (:consumer IS NULL OR l.consumer = :consumer)
+  AND (:source IS NULL OR l.source = :source)
+  AND (:ids IS NULL OR l.message_id IN (SELECT value FROM json_each(:ids)))
+  AND (:type IS NULL OR l.type = :type)
+  AND (:older_seconds IS NULL OR l.received <= {now} - CAST(:older_seconds * 1000000 AS INTEGER))
+  AND (:newer_seconds IS NULL OR l.received >= {now} - CAST(:newer_seconds * 1000000 AS INTEGER))
+
+-- name: unfinished_list
+SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type, ({now} - l.received) / 1000000.0
+{unfinished}
+  AND NOT {buried}
+ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
+
+-- name: unfinished_choose
+SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type, ({now} - l.received) / 1000000.0
+{unfinished}
+  AND NOT {buried}
+ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
+
+-- name: unfinished_count
+SELECT u.consumer, u.type, count(*)
+FROM (
+    SELECT l.consumer, l.type
+    {unfinished}
+      AND NOT {buried}
+    LIMIT :limit
+) u
+GROUP BY u.consumer, u.type ORDER BY u.consumer, u.type
+
+-- name: unfinished_drop
+-- each: run once per row.
+DELETE FROM {p}ledger
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND state = 1

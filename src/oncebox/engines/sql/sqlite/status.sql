@@ -40,6 +40,12 @@ FROM json_each(:consumers) c
 SELECT consumer, reason, count(*) FROM (SELECT consumer, reason FROM {p}dead LIMIT :cap)
 GROUP BY consumer, reason ORDER BY consumer, reason
 
+-- name: status_unfinished
+SELECT consumer, count(*) FROM (
+    SELECT l.consumer FROM {p}ledger l WHERE l.state = 1 AND NOT {buried} LIMIT :cap
+)
+GROUP BY consumer ORDER BY consumer
+
 -- name: status_tally
 SELECT consumer, outcome, sum(n),
        ({now} - (({now} - CAST(:seconds * 1000000 AS INTEGER)) / 60000000 + 1) * 60000000) / 1000000.0
