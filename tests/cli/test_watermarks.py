@@ -55,3 +55,14 @@ def test_mark_is_forgotten_with_a_reason_and_an_audit_row(desk: Desk) -> None:
         ("watermarks forget", "me", "clicks:0", "forgotten, was 7"),
     ]
     assert "has no watermark for clicks; oncebox watermarks list" in desk.refuses(*chosen, *WHY)
+
+
+def test_status_tells_who_has_watermarks(desk: Desk) -> None:
+    [found] = desk("status", "--json").json()["watermarked"]
+    assert (found["consumer"], found["topics"], found["partitions"]) == ("stats", 1, 2)
+    assert 0 <= found["oldest_seconds"] < 600
+    text = " ".join(desk("status").out.split())
+    assert "stats: duplicates by watermark, 2 partitions of 1 topic, the quietest moved" in text
+    desk("watermarks", "forget", "clicks", "--consumer", "stats", *WHY)
+    assert desk("status", "--json").json()["watermarked"] == []
+    assert "watermark" not in desk("status").out

@@ -22,6 +22,7 @@ from oncebox.core.leaves import KINDS, lowest
 from oncebox.errors import LockBusy, TransactionEnded, UsageError
 from oncebox.identity.times import id_made_at
 from oncebox.runtime.sweeper import Sweeper
+from tests.cli.inside import inside
 from tests.cli.kit import oncebox
 from tests.engines.plans import MARK, explain
 from tests.operate.partitioned import WINDOW, Ledger, days_ago, on_day, uuid7
@@ -366,3 +367,27 @@ def test_sqlite_has_none(sqlite_url: str) -> None:
     queries = App(sqlite_url).database.queries
     with pytest.raises(UsageError, match="PostgreSQL's"):
         list(partitions.count_rows(queries, "billing"))
+
+
+def test_status_tells_whose_ledger_lies_in_partitions(ledger: Ledger) -> None:
+    def told() -> tuple[list[Any], str]:
+        words = ("status", "--database", ledger.url)
+        return inside(*words, "--json").json()["partitioned"], " ".join(inside(*words).out.split())
+
+    found, text = told()
+    assert (found, "partitions" in text) == ([], False)
+    ledger.split(3)
+    days = ledger.tree().splits[0].days
+    found, text = told()
+    first, last = days[0].isoformat(), days[-1].isoformat()
+    assert found == [
+        {"consumer": "billing", "days": len(days), "first_day": first, "last_day": last, "missing": []}
+    ]
+    assert f"billing: ledger in partitions for {len(days)} days, {first} to {last}" in text
+    assert "none for" not in text
+    for day in days[1:]:
+        ledger.rows(f"DROP TABLE oncebox.ledger_1_{day:%Y%m%d}")
+    found, text = told()
+    missing = [day.isoformat() for day in days[1:3]]
+    assert (found[0]["days"], found[0]["missing"]) == (1, missing)
+    assert f"none for {' and '.join(missing)}" in text

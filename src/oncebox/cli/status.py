@@ -18,10 +18,10 @@ from oncebox.cli.keys import stuck_table
 from oncebox.cli.options import AppOption, DatabaseOption, DebugOption, JsonOption, SchemaOption
 from oncebox.cli.output import console, plain, print_json
 from oncebox.cli.resolve import Target, find_target
+from oncebox.cli.status_lines import lines
 from oncebox.cli.tables import Rows
-from oncebox.cli.text import age, count, many
+from oncebox.cli.text import age, count
 from oncebox.cli.watching import Look, compared, look
-from oncebox.core.outcomes import Status
 from oncebox.errors import DatabaseError
 from oncebox.runtime.inspect import ConsumerStatus, Reader, StatusReport, WorkerStatus, read_status
 from oncebox.runtime.schema import verify_schema_async
@@ -47,7 +47,7 @@ def status_command(
     reason, of the last 5 minutes how many were processed, failed and were duplicates, and how many messages are
     on record (all that there is to tell of consumers that only use the guard). Below: claims that were committed
     unfinished, types that wait and that no handler of the app takes, what waits in the outbox or is parked there, and
-    calls whose end is not known.
+    calls whose end is not known; whose ledger lies in partitions by day, and who has watermarks.
     An inline consumer's backlog is its broker's: what waits there is not counted here.
     --watch adds what changes per second, and the keys that stand still.
 
@@ -149,13 +149,7 @@ def view(target: Target, report: StatusReport, problem: str = "", seen: Look | N
     parts.append(_consumers(report))
     if seen is not None and seen.rates:
         parts.append(_rates(seen))
-    parts += [
-        *_observing(report),
-        *_unfinished(report),
-        *_unhandled(report),
-        *_keys(report),
-        *_outgoing(report),
-    ]
+    parts += lines(report)
     if seen is not None and seen.keys:
         parts.append(stuck_table(seen.keys))
     lapse = target.app.lapse_seconds if target.app is not None else LAPSE_SECONDS
@@ -206,75 +200,6 @@ def _rates(seen: Look) -> RenderableType:
             f"{rates.waiting:+,.1f}", age(ages.get(name)),
         )  # fmt: skip
     return table
-
-
-def _observing(report: StatusReport) -> list[RenderableType]:
-    """A line for each consumer that lets duplicates and conflicts run."""
-    lines: list[RenderableType] = []
-    for each in report.consumers:
-        if each.observed:
-            duplicates = each.outcomes.get(Status.OBSERVED_DUPLICATE, 0)
-            conflicts = each.outcomes.get(Status.OBSERVED_CONFLICT, 0)
-            text = (
-                f"{each.consumer} only observes: {many(duplicates, 'duplicate')} and {many(conflicts, 'conflict')} "
-                "took effect in 5 minutes, and would have been suppressed"
-            )
-            lines.append(plain(text, "yellow"))
-    return lines
-
-
-def _unfinished(report: StatusReport) -> list[RenderableType]:
-    """A line for each consumer with claims that somebody has to decide about."""
-    return [
-        plain(
-            f"{each.consumer}: {count(each.unfinished, report.count_cap)} claimed by the guard and committed "
-            "unfinished (oncebox dead list --why unfinished)",
-            "red",
-        )
-        for each in report.consumers
-        if each.unfinished
-    ]
-
-
-def _unhandled(report: StatusReport) -> list[RenderableType]:
-    """A line for each type that waits and that nobody takes."""
-    return [
-        plain(
-            f"{each.consumer}: {many(number, 'message')} of type {kind!r} in the queue, and no handler takes it",
-            "red",
-        )
-        for each in report.consumers
-        for kind, number in each.unhandled.items()
-    ]
-
-
-def _keys(report: StatusReport) -> list[RenderableType]:
-    """A line for each consumer with keys that stand still."""
-    return [
-        plain(
-            f"{consumer.consumer}: {many(consumer.blocked_keys, 'key')} blocked, {consumer.gapped_keys:,} with a gap "
-            "(oncebox keys list)",
-            "red",
-        )
-        for consumer in report.consumers
-        if consumer.blocked_keys or consumer.gapped_keys
-    ]
-
-
-def _outgoing(report: StatusReport) -> list[RenderableType]:
-    """A line each for what is on its way out and for calls that are unknown; none where there is nothing."""
-    outbox, cap = report.outbox, report.count_cap
-    lines: list[RenderableType] = []
-    if outbox.waiting or outbox.parked:
-        text = f"outbox: {count(outbox.waiting, cap)} waiting"
-        text += f", oldest {age(outbox.oldest_seconds)}" if outbox.waiting else ""
-        parked = f", {count(outbox.parked, cap)} parked" if outbox.parked else ""
-        lines.append(Text.assemble(text, (parked, "red")))
-    if report.effects:
-        states = ", ".join(f"{count(number, cap)} {state}" for state, number in report.effects.items())
-        style = "red" if "parked" in report.effects else ""
-        lines.append(Text(f"effects whose end is not known: {states} (oncebox effects list)", style=style))
-    return lines
 
 
 def _dead(consumer: ConsumerStatus, cap: int) -> Text:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from oncebox.core.leaves import read_tree, today
 from oncebox.core.queries import Queries
 from oncebox.core.settle import open_effects
 from oncebox.core.steps import Call, Fetch, Op
 from oncebox.doctor.findings import Finding, found
 from oncebox.runtime.inspect import COUNT_CAP, ConsumerStatus, Handled, StatusReport, read_status
+from oncebox.runtime.places import read_partitioned
 
 RETENTION_SECONDS = 86_400.0
 """A walk through the ledger is due every few minutes; after a day something is wrong."""
-SOON_DAYS = 2
-"""Partitions are made a week ahead; when today's or tomorrow's is missing, something is wrong."""
 
 
 def check_standing(
@@ -42,10 +40,9 @@ def check_standing(
     if hanging:
         text = f"{len(hanging):,} begun and not ended, the oldest {hanging[0].age_seconds:,.0f} s ago"
         findings.append(found("effects-started", "effects", text))
-    tree = yield from read_tree(queries, 0)
-    for split in tree.splits:
-        if missing := [day for day in split.missing(tree.now) if (day - today(tree.now)).days < SOON_DAYS]:
-            text = f"its ledger has no partition for {', '.join(map(str, missing))}"
+    for split in (yield from read_partitioned(queries)):
+        if split.missing:
+            text = f"its ledger has no partition for {', '.join(split.missing)}"
             findings.append(found("partitions-missing", f"consumer {split.consumer}", text))
     walked = yield Fetch(Call(queries.doctor_sweep, {}))
     if walked and walked[0][0] > RETENTION_SECONDS:

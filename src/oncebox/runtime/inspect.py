@@ -17,6 +17,7 @@ from oncebox.core.steps import Call, Fetch, Op
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings, database_steps
 from oncebox.errors import OnceboxError
+from oncebox.runtime.places import PartitionedLedger, WatermarkedConsumer, read_partitioned, read_watermarked
 from oncebox.runtime.sessions import finished
 
 T = TypeVar("T")
@@ -113,6 +114,10 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Calls to the outside whose end is not known: `parked` for a person, or `started`."""
     replays: dict[str, Replays] = {}
     """By consumer."""
+    partitioned: list[PartitionedLedger] = []
+    """Ledgers in partitions by day; empty where nobody asked."""
+    watermarked: list[WatermarkedConsumer] = []
+    """Duplicates by watermark; empty where nobody asked."""
     window_seconds: float = WINDOW_SECONDS
     count_cap: int = COUNT_CAP
 
@@ -121,7 +126,8 @@ def read_status(
     queries: Queries, consumers: Iterable[str] = (), *, handled: Handled | None = None, known: bool = False
 ) -> Op[StatusReport]:
     """How everybody does. `consumers` are listed even when nothing was ever heard of them; `handled` tells
-    which types nobody takes, and with `known` the ledger's rows are counted."""
+    which types nobody takes; with `known` the ledger's rows are counted, and it is told who has partitions and who
+    has watermarks."""
     queued = yield Fetch(Call(queries.status_queue, {"consumers": sorted(set(consumers)), "cap": COUNT_CAP}))
     dead: dict[str, dict[str, int]] = {}
     for name, reason, count in (yield Fetch(Call(queries.status_dead, {"cap": COUNT_CAP}))):
@@ -142,6 +148,8 @@ def read_status(
     unhandled = yield from _unhandled(queries, handled or {}, {row[0] for row in queued if row[1] or row[2]})
     names = [row[0] for row in queued] if known else []
     rows = (yield Fetch(Call(queries.status_known, {"consumers": names, "cap": COUNT_CAP}))) if names else ()
+    partitioned = (yield from read_partitioned(queries)) if known else []
+    watermarked = (yield from read_watermarked(queries)) if known else []
     on_record: dict[str, int] = {name: int(count) for name, count in rows}
     return StatusReport(
         consumers=[
@@ -171,6 +179,8 @@ def read_status(
         outbox=OutboxStatus(waiting=waiting_out, parked=parked, oldest_seconds=oldest_out),
         effects=dict(sorted((state, count) for state, count in effects)),
         replays={name: Replays(handled=int(n), suppressed=int(left)) for name, n, left in sorted(replays)},
+        partitioned=partitioned,
+        watermarked=watermarked,
     )
 
 
