@@ -9,7 +9,9 @@ from oncebox import Backoff, errors
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.inline import stream
 from oncebox.core.outcomes import Answer, Reason, Status
+from oncebox.core.place import Place
 from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Next, Rollback, Settle, Side
+from oncebox.core.watermarked import deliver_in_partition
 from oncebox.core.work import Item
 from tests.core.flows import item, known, work
 from tests.core.stepping import Stepped, play, script_of
@@ -114,6 +116,19 @@ def test_a_suspect_whose_failure_is_not_recorded_leaves_no_marker_behind(
     end: list[tuple[type, object]] = [(Rollback, None), (Side, None), (Next, None), (Settle, None)]
     flow = play(stream(work(), item(deliveries=2)), [*start, *failing, *rest, *end])
     assert script_of(flow.steps)[-3] == "Side(withdraw)"
+
+
+def test_nor_does_one_whose_duplicates_a_watermark_tells() -> None:
+    one = item(deliveries=2)
+    one.place = Place("clicks", 0, 5, 4, raw=b"5")
+    flow = play(
+        deliver_in_partition(work(), [one]),
+        [
+            (Begin, 1), (Fetch, None), (Fetch, [(0, 0)]), (Side, [(0,)]), (Handle, errors.Dead("no")), (Rollback, None),
+            (Begin, errors.LockBusy("55P03")), (Rollback, None), (Side, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert script_of(flow.steps)[-2] == "Side(withdraw)"
 
 
 def test_two_writers_of_one_attempt_number_ask_again() -> None:

@@ -129,6 +129,24 @@ async def test_handler_that_ends_its_transaction_moves_nothing(shop: Shop) -> No
     assert marks(shop) == [("clicks", 0, 0)], "it is passed, and kept among the dead"
 
 
+@on("psycopg", "asyncpg")
+async def test_in_a_batch_it_is_not_done_because_it_behaves_the_next_time(shop: Shop) -> None:
+    stats = shop.consumer("stats", retry=ONE, batch=10)
+    runs: list[str] = []
+
+    @shop.handler(stats, "paid")
+    async def goes_on(call: Call) -> None:
+        runs.append(call.message.id)
+        if runs.count("m1") == 1 == len(runs) - 1:
+            await call.db.run("ROLLBACK")
+        await call.db.effect(call.message.id)
+
+    found = await read(shop, stats, *(at(stats, offset) for offset in range(3)))
+    assert sorted(found) == [("m0", Status.PROCESSED), ("m1", Status.DEAD), ("m2", Status.PROCESSED)]
+    assert shop.effects() == {"m0": 1, "m1": 1, "m2": 1}, "m1 wrote outside its transaction, once"
+    assert marks(shop) == [("clicks", 0, 2)]
+
+
 @on("sqlite", "psycopg")
 @pytest.mark.parametrize(
     ("facts", "why"),

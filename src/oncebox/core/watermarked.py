@@ -239,6 +239,7 @@ def _fail(work: Work, item: Item, error: BaseException) -> Op[None]:
         if not isinstance(lost, GeneratorExit):
             yield Rollback()
         if isinstance(lost, (errors.Conflict, errors.LockBusy)):
+            yield from withdraw(work, item)
             item.outcome = Outcome(Status.RETRY, error=error, delay_seconds=BUSY_DELAY_SECONDS)
             return
         raise
