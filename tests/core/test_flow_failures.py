@@ -82,6 +82,29 @@ def test_what_is_not_tried_again_is_claimed_and_buried_together(
     assert one.outcome.error is error
 
 
+@pytest.mark.parametrize("spills", [False, True])
+def test_a_refused_message_whose_burial_failed_is_buried_for_the_same_reason_and_never_queued(
+    spills: bool,
+) -> None:
+    one, refused = item(), errors.UsageError("no handler")
+    one.refusal = (Reason.UNKNOWN_TYPE, refused)
+    side = work()
+    side.spills = spills
+    flow = play(
+        stream(side, one),
+        [
+            (Begin, 1), (Commit, errors.DatabaseError("disk full")), (Rollback, None),
+            (Begin, 1), (Fetch, [(1, 0)]), (Execute, 1), (Commit, 0), (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert script_of(flow.steps)[3:7] == [
+        "Begin(record_attempt)", "Fetch(count_attempts)", "Execute(claim)", "Commit(bury)",
+    ]  # fmt: skip
+    assert one.outcome is not None
+    assert (one.outcome.status, one.outcome.reason) == (Status.DEAD, Reason.UNKNOWN_TYPE)
+    assert one.outcome.error is refused
+
+
 def test_a_discarded_message_is_claimed_as_such_and_not_buried() -> None:
     one, steps = after_failing(errors.Discard("a test order"), [(Fetch, [(1, 0)]), (Execute, 1), (Commit, 0)])
     assert steps[5:7] == ["Execute(claim)", "Commit"]

@@ -13,9 +13,9 @@ from oncebox.core.dead import Choice, decide
 from oncebox.identity.times import event_made_at, id_made_at
 from oncebox.runtime.sweeper import Sweeper
 from tests.core.fixtures import inline, on, stored
-from tests.core.kit import Shop, effect, event
+from tests.core.kit import Call, Shop, effect, event
 from tests.operate.test_sweep import DAY, WINDOW, age, marked, walk
-from tests.order.lines import BY_KEY, note
+from tests.order.lines import BY_KEY, case, note
 
 _CHARS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -139,6 +139,24 @@ async def test_an_old_one_in_a_lane_is_not_put_in_line(shop: Shop) -> None:
     old = event(uuid7(25), key="a", payload={"case": "a", "version": 1})
     assert (await shop.deliver(cases, old)).reason == "outside window"
     assert shop.count("queue") == 0
+
+
+@on("sqlite", "psycopg")
+@inline
+async def test_inline_an_old_one_is_not_put_behind_what_waits_in_its_lane(shop: Shop) -> None:
+    cases = shop.consumer(retention=WINDOW, **BY_KEY)
+
+    @shop.handler(cases)
+    async def fails(call: Call) -> None:
+        if call.message.id == "a-1":
+            raise RuntimeError
+        await note(call)
+
+    await forget_lane(shop, cases)
+    assert (await shop.deliver(cases, case("a", 1))).status is Status.STORED
+    old = case("a", 2, id=uuid7(25))
+    assert (await shop.deliver(cases, old)).reason == "outside window"
+    assert shop.rows(f"SELECT message_id FROM {shop.table('queue')}") == [("a-1",)]
 
 
 async def forget_lane(shop: Shop, cases: Any) -> None:

@@ -185,6 +185,29 @@ async def test_inline_a_dead_head_blocks_and_the_rest_is_stored_behind_it(shop: 
 
 
 @inline
+async def test_inline_an_unknown_type_is_dead_though_its_key_has_a_backlog(shop: Shop) -> None:
+    cases = shop.consumer(retry=Backoff(attempts=9, base_seconds=0.0), on_dead="skip", **BY_KEY)
+    failures = iter([True])
+
+    @shop.handler(cases, "paid")
+    async def fails_once(call: Call) -> None:
+        if next(failures, False):
+            raise RuntimeError
+        await note(call)
+
+    sent = [case("a", 1), case("a", 2, type="nobody.knows"), case("a", 3)]
+    outcomes = [await shop.deliver(cases, each) for each in sent]
+    assert [(each.status, each.reason) for each in outcomes] == [
+        (Status.STORED, ""),
+        (Status.DEAD, "unknown type"),
+        (Status.STORED, ""),
+    ]
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [1, 3]
+    assert shop.count("queue") == 0
+
+
+@inline
 async def test_inline_duplicates_are_known_wherever_the_first_one_is(shop: Shop) -> None:
     cases = shop.consumer(retry=Backoff(attempts=3, base_seconds=60.0), **BY_KEY)
 

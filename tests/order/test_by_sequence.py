@@ -213,6 +213,26 @@ async def test_inline_what_is_ahead_waits_in_the_queue(shop: Shop) -> None:
     assert (await shop.deliver(cases, case("a", 4, id="other"))).status is Status.STALE
 
 
+@inline
+@pytest.mark.parametrize("on_dead", ["block", "skip"])
+async def test_inline_an_unknown_type_is_dead_when_it_comes_and_counts_when_its_turn_comes(
+    shop: Shop, on_dead: str
+) -> None:
+    cases = shop.consumer(on_dead=on_dead, **BY_SEQUENCE)
+    shop.handler(cases, "paid")(note)
+    strange = case("a", 2, type="nobody.knows")
+    outcomes = [(await shop.deliver(cases, each)).status for each in (case("a", 1), case("a", 3), strange)]
+    assert outcomes == [Status.PROCESSED, Status.STORED, Status.DEAD]
+    ahead = case("b", 2, type="nobody.knows")
+    assert (await shop.deliver(cases, ahead)).reason == "unknown type"
+    assert (await shop.deliver(cases, case("b", 1))).status is Status.PROCESSED, (
+        "what is ahead blocks nothing"
+    )
+    await shop.work_off(cases)
+    assert applied(shop, "a") == ([1, 3] if on_dead == "skip" else [1])
+    assert shop.count("queue") == (0 if on_dead == "skip" else 1)
+
+
 @stored
 async def test_what_a_handler_sends_to_an_ordered_consumer_stands_in_line(shop: Shop) -> None:
     cases = shop.consumer("cases", batch=10, **BY_SEQUENCE)

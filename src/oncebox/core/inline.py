@@ -369,7 +369,10 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
                 break
             changed = yield Execute((record_attempt(work, item, error),))
         rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
-        verdict = judge(error, rows[0][0], work.policy, work.jitter)
+        if item.refusal is not None:  # never to the queue: what waits there is run
+            verdict = Verdict(Fate.DEAD, item.refusal[1], item.refusal[0])
+        else:
+            verdict = judge(error, rows[0][0], work.policy, work.jitter)
         calls: tuple[Call, ...] = (work.withdraw(),) if item.marked else ()
         if verdict.fate is not Fate.RETRY:
             state = STATE_DISCARDED if verdict.fate is Fate.DISCARDED else 0
@@ -388,7 +391,7 @@ def fail(work: Work, item: Item, error: BaseException) -> Op[None]:
                 item.outcome = known if isinstance(known, Outcome) else again
                 return
             if verdict.fate is Fate.DEAD:
-                calls += (bury(work, item, verdict.reason, error, rows[0][0] + rows[0][1]),)
+                calls += (bury(work, item, verdict.reason, verdict.error, rows[0][0] + rows[0][1]),)
             calls = leave(work, calls, *(((), [item]) if verdict.fate is Fate.DEAD else ([item], ())))
         elif work.spills and (yield Fetch(rows_to_store(work, [item]))):
             calls += spilling(work, item, rows[0][0], verdict.delay_seconds)

@@ -57,7 +57,7 @@ def _deliver(work: Work, item: Item) -> Op[None]:
                     return
                 continue
             if item.refusal is not None:
-                yield from _refuse(work, item, token)
+                yield from _refuse(work, item, token, lane)
                 return
             if is_suspect(item) and not (yield from may_start(work, item, token)):
                 return
@@ -111,6 +111,8 @@ def _put_aside(work: Work, item: Item, token: str, lane: Lane) -> Op[bool]:
             item.outcome = Outcome(Status.STALE)
             return True
         return (yield from already_known(work, item, token))
+    if item.refusal is not None:
+        return False  # what is in line is run
     assert item.lane is not None
     backlog = yield Fetch(work.call(work.queries.key_backlog, consumer=work.consumer, keys=[item.lane]))
     if not backlog and not lane.blocked and not lane.is_ahead(item.version):
@@ -129,10 +131,16 @@ def _passed(work: Work, item: Item) -> tuple[Call, ...]:
     return (work.call(work.queries.key_moved, consumer=work.consumer, rows=moved),)
 
 
-def _refuse(work: Work, item: Item, token: str) -> Op[None]:
-    """Nobody can handle it: kept among the dead, where it blocks its lane or is passed over."""
+def _refuse(work: Work, item: Item, token: str, lane: Lane) -> Op[None]:
+    """Nobody can handle it: kept among the dead, where it blocks its lane or is passed over.
+
+    One that is ahead of its turn is missing when the turn comes, like one that never came.
+    """
     assert item.refusal is not None
+    assert item.lane is not None
     reason, error = item.refusal
-    blocking = (block(work, item),) if work.policy.on_dead == "block" else ()
-    yield Commit(token, (bury(work, item, reason, error, 0), *_passed(work, item), *blocking))
+    blocks = work.policy.on_dead == "block" and not lane.is_ahead(item.version)
+    after: tuple[Call, ...] = (block(work, item),) if blocks else ()
+    after += advance_those(work, [item.lane])  # its successor may be in line already
+    yield Commit(token, (bury(work, item, reason, error, 0), *_passed(work, item), *after))
     item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
