@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from nats.js import api
 
 from oncebox import App
@@ -21,12 +25,13 @@ from oncebox.doctor.brokers import check_brokers, check_sinks
 from oncebox.doctor.policies import check_policies
 from oncebox.errors import ConfigError
 from oncebox.identity import Identity, field
+from oncebox.schema import migrate
 from tests.brokers.kafka_bench import kafka, kafka_cluster
 from tests.brokers.nats_bench import nats_server
 from tests.brokers.redis_bench import make_server, redis_of
 from tests.brokers.sqs_bench import client, moto, session
 from tests.conftest import missing
-from tests.doctor.kit import Findings
+from tests.doctor.kit import Findings, asked
 from tests.servers import Unavailable
 from tests.servers.kafka import Kafka as Cluster
 from tests.servers.moto import REGION
@@ -185,3 +190,29 @@ async def test_a_queue_that_drops_and_a_handler_that_may_take_too_long(rabbitmq:
     assert found.codes == {"source-drops", "source-timeout"}
     stored = await checked(source, timeout_seconds=3600.0, retention=86_400.0, mode="stored")
     assert stored.codes == {"source-drops"}
+
+
+async def test_kafka_topic_that_was_made_again(kafka_cluster: Cluster, sqlite_url: str) -> None:
+    """Its watermark is beyond its end: nothing of it would be handled."""
+    migrate(sqlite_url)
+    topic = kafka_cluster.create_topic()
+    app = App(sqlite_url)
+    source = Kafka(kafka_cluster.servers).topics(topic, group=topic, type="click", deduplicate="watermark")
+    app.consumer("stats", source)
+
+    def handled(last: int) -> None:
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as lite, lite:
+            lite.execute("DELETE FROM oncebox_watermark")
+            values = (topic, last)
+            lite.execute("INSERT INTO oncebox_watermark VALUES ('stats', ?, 0, ?, '', x'', 0)", values)
+
+    producer = Producer({"bootstrap.servers": kafka_cluster.servers, "log_level": 0})
+    for number in range(3):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert await asyncio.to_thread(producer.flush, 30) == 0
+    handled(2)
+    assert "watermark-strayed" not in (await asked(app)).codes
+    handled(3)
+    finding = (await asked(app)).of("watermark-strayed")
+    assert finding.what == f"{topic}[0] ends at offset 3, and offset 3 is handled"
+    await app.aclose()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from oncebox.brokers.contract import Sink, SourceFacts
 from oncebox.consumer import Consumer
+from oncebox.core.watermark import Watermark
 from oncebox.doctor.findings import Finding, found
 from oncebox.errors import BrokerError, ConfigError
 from oncebox.runtime.feed import EXTEND_EVERY_SECONDS
@@ -18,8 +19,9 @@ LOOK_SECONDS = 30.0
 """The longest a broker is waited for."""
 
 
-async def check_brokers(consumers: Iterable[Consumer]) -> list[Finding]:
-    """Ask each source's broker, without subscribing and without changing anything."""
+async def check_brokers(consumers: Iterable[Consumer], marks: Sequence[Watermark] = ()) -> list[Finding]:
+    """Ask each source's broker, without subscribing and without changing anything; of watermarks, whether the topics
+    are still those they were made for."""
     findings: list[Finding] = []
     with _quiet():
         for consumer in consumers:
@@ -27,6 +29,9 @@ async def check_brokers(consumers: Iterable[Consumer]) -> list[Finding]:
             look = getattr(consumer.source, "look", None)
             if look is not None:
                 findings += await _check(consumer, look)
+            own = [mark for mark in marks if mark.consumer == consumer.name]
+            if own and getattr(consumer.source, "watermarked", False):
+                findings += await _strayed(consumer, own)
     return findings
 
 
@@ -52,6 +57,18 @@ async def _open(sink: Sink) -> list[Finding]:
         return [found("sink-unreachable", subject, str(error) or f"no answer within {LOOK_SECONDS:g} s")]
     await sink.close()
     return []
+
+
+async def _strayed(consumer: Consumer, marks: Sequence[Watermark]) -> list[Finding]:
+    source: Any = consumer.source
+    asked = [(mark.topic, mark.partition, mark.last, mark.topic_id) for mark in marks]
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            why = await source.strayed(asked)
+    except (BrokerError, TimeoutError):
+        return []  # told already: it can't be reached
+    subject = f"consumer {consumer.name}, source {source.name}"
+    return [found("watermark-strayed", subject, "; ".join(why))] if why else []
 
 
 async def _check(consumer: Consumer, look: Any) -> list[Finding]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from oncebox.app import App
 from oncebox.core.run import run_async
 from oncebox.core.steps import Op
+from oncebox.core.watermark import Watermark, watermarks
 from oncebox.doctor.brokers import check_brokers, check_sinks
 from oncebox.doctor.database import check_schema, check_server, check_tables
 from oncebox.doctor.findings import Finding, found
@@ -18,6 +21,8 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings, database_steps
 from oncebox.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from oncebox.runtime.sessions import finished
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 300.0
 LAPSE_SECONDS = 10.0
@@ -43,27 +48,31 @@ async def examine(
     What stands still for less than `patience_seconds` is not told. Never raises for what it finds.
     """
     checked, findings = ["database"], []
+    marks: list[Watermark] = []
     try:
         findings += await check_pooler(database)
-        findings += await _database(database, app, patience_seconds)
+        findings += await _database(database, app, patience_seconds, marks)
     except DatabaseUnavailable as error:
         findings.append(found("database-unreachable", "database", str(error)))
     except (ConfigError, DatabaseError) as error:
         findings.append(found("database-refused", "database", str(error)))
     if app is not None:
         checked += ["brokers", "policies"]
-        findings += await check_brokers(app.consumers.values())
+        findings += await check_brokers(app.consumers.values(), marks)
         findings += await check_sinks(app.sinks)
         findings += check_policies(app)
     order = list(Severity)
     return Report(findings=sorted(findings, key=lambda each: -order.index(each.severity)), checked=checked)
 
 
-async def _database(database: Database, app: App | None, patience_seconds: float) -> list[Finding]:
+async def _database(
+    database: Database, app: App | None, patience_seconds: float, marks: list[Watermark]
+) -> list[Finding]:
+    """What there is to say of the database; `marks` is filled with the watermarks that are in it."""
     session = await database.connect_async(Settings())
     steps = database_steps(session)
 
-    async def ask(op: Op[list[Finding]]) -> list[Finding]:
+    async def ask(op: Op[list[T]]) -> list[T]:
         return await run_async(op, lambda step: steps[type(step)](step))
 
     try:
@@ -75,6 +84,7 @@ async def _database(database: Database, app: App | None, patience_seconds: float
             standing = check_standing(database.queries, list(handled), handled, patience_seconds, lapse)
             if not any(each.code == "rights-missing" for each in findings):
                 findings += await ask(standing)
+                marks += await ask(watermarks(database.queries))
     finally:
         await finished(session.close())
     return findings

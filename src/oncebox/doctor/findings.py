@@ -68,6 +68,12 @@ BROKERS = {
         "and so for ever.",
         'Lower timeout, or use mode="stored": there the message is acked when it is stored.',
     ),
+    "watermark-strayed": Kind(
+        ERROR,
+        "The topic is not the one that its watermark was made for: nothing of these partitions is handled.",
+        "Where the topic was deleted and made again: oncebox watermarks forget TOPIC --consumer NAME. Else give the "
+        "consumer the cluster it had.",
+    ),
     "source-volatile": Kind(
         WARNING,
         "What the broker loses was never delivered, and oncebox can't know of it.",

@@ -18,7 +18,7 @@ from oncebox.brokers.kafka.logs import Log, translated
 from oncebox.brokers.kafka.poller import Poller
 from oncebox.brokers.kafka.records import ID_HEADERS
 from oncebox.brokers.kafka.topology import reached
-from oncebox.brokers.kafka.watermarks import Incarnations
+from oncebox.brokers.kafka.watermarks import Incarnations, Mark
 from oncebox.errors import BrokerUnavailable, ConfigError
 from oncebox.identity import Identity
 from oncebox.message import Message
@@ -122,6 +122,10 @@ class KafkaSource:
         """See `SourceFacts`. Asks without joining the group, so that nothing is assigned anew."""
         await asyncio.get_running_loop().run_in_executor(None, self._check)
         return SourceFacts()
+
+    async def strayed(self, marks: Sequence[Mark]) -> list[str]:
+        """Of these watermarks, which were made for other logs than are there now, and why. Asks like `look`."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._strayed, marks)
 
     async def close(self) -> None:
         """Commit what is finished and leave the group; the rest is delivered to others at once."""
@@ -233,6 +237,13 @@ class KafkaSource:
                 self._loop.call_soon_threadsafe(self._bell.set)
             except RuntimeError:  # the loop is closed; nobody receives any more
                 return
+
+    def _strayed(self, marks: Sequence[Mark]) -> list[str]:
+        consumer = Consumer(dict(self._words), logger=Log())
+        try:
+            return Incarnations(self._words).strayed(consumer, marks)
+        finally:
+            consumer.close()
 
     def _check(self) -> None:
         try:

@@ -34,6 +34,10 @@ _CONSUMERS_ONLY = (
 )
 
 
+Mark = tuple[str, int, int, str]
+"""Topic, partition, the last offset that is handled, and the topic's id then."""
+
+
 class Incarnations:
     """Asks for facts; by the polling thread alone, once per assignment."""
 
@@ -78,6 +82,20 @@ class Incarnations:
         asked = time.monotonic()
         end = ends_of(consumer, [TopicPartition(topic, partition)]).get((topic, partition))
         return Facts(self._topic_id(topic), end, asked)
+
+    def strayed(self, consumer: Consumer, marks: Iterable[Mark]) -> list[str]:
+        """Why each of these can't be of the log that is there now; nothing of those that may be. Never raises."""
+        marks = list(marks)
+        ends = ends_of(consumer, [TopicPartition(topic, partition) for topic, partition, _, _ in marks])
+        ids = {topic: self._topic_id(topic) for topic in sorted({mark[0] for mark in marks})}
+        found = []
+        for topic, partition, last, topic_id in marks:
+            end = ends.get((topic, partition))
+            if topic_id and ids[topic] and topic_id != ids[topic]:
+                found.append(f"{topic}[{partition}]: the topic's id is {ids[topic]}, and was {topic_id}")
+            elif end is not None and end <= last:
+                found.append(f"{topic}[{partition}] ends at offset {end}, and offset {last} is handled")
+        return found
 
     def _topic_id(self, topic: str) -> str:
         # Brokers before Kafka 2.8 have none, and a user may not be allowed to see it: asked once, not every time.
