@@ -15,8 +15,10 @@ from tests.waiting import eventually_async
 __all__ = ["kafka_cluster"]
 pytestmark = pytest.mark.xdist_group("kafka")
 
-PATIENT = {"session.timeout.ms": 3_000}
-"""For what must not be taken away because this machine is slow."""
+PATIENT = {"session.timeout.ms": 6_000}
+"""For what must not be taken away because this machine is slow. The mock takes as long to rebalance."""
+LONE = {"session.timeout.ms": 60_000}
+"""For a group of one, which never rebalances."""
 
 
 def member(name: str) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def topic(kafka_cluster: Cluster) -> Topic:
 
 
 async def test_position_waits_for_the_first_unfinished(topic: Topic) -> None:
-    source = await topic.source()
+    source = await topic.source(LONE)
     await topic.publish("a", "b", "c")
     a, b, c = await take(source, 3)
     await source.ack([b, c])
@@ -48,7 +50,7 @@ async def test_position_waits_for_the_first_unfinished(topic: Topic) -> None:
 
 
 async def test_positions_are_committed_by_themselves(topic: Topic) -> None:
-    source = await topic.source(commit_every=0.1)
+    source = await topic.source(LONE, commit_every=0.1)
     await topic.publish("a")
     await source.ack(await received(source))
     async with asyncio.timeout(30):
@@ -130,14 +132,14 @@ async def test_revoked_partition_with_work_that_does_not_end_is_given_up_uncommi
 
 
 async def test_handler_longer_than_the_poll_interval_keeps_its_partition(topic: Topic) -> None:
-    config = {**PATIENT, "max.poll.interval.ms": 3_000}
+    config = {**PATIENT, "max.poll.interval.ms": 6_000}
     source = await topic.source(config, prefetch=2, drain=1.0)
     await topic.publish(*(f"m{number}" for number in range(10)))
     held = await received(source, limit=1)
     # The buffer is full and stays so: the partition is paused, and polled all the same.
     await eventually_async(lambda: all(lane.paused for lane in source._desk.lanes()), 30)
     other = await topic.source(config, drain=1.0)
-    await asyncio.sleep(4)
+    await asyncio.sleep(7)
     assert (source.partitions, other.partitions) == ([(topic.name, 0)], [])
     await source.ack(held)
     rest = await take(source, 9)
@@ -150,7 +152,7 @@ async def test_handler_longer_than_the_poll_interval_keeps_its_partition(topic: 
 
 
 async def test_buffer_is_bounded_and_everything_comes_in_order(topic: Topic) -> None:
-    source = await topic.source(prefetch=50)
+    source = await topic.source(LONE, prefetch=50)
     names = [f"m{number}" for number in range(1_000)]
     await topic.publish(*names)
     most = 0
@@ -166,7 +168,7 @@ async def test_buffer_is_bounded_and_everything_comes_in_order(topic: Topic) -> 
 
 
 async def test_partition_is_read_no_further_ahead_than_its_window(topic: Topic) -> None:
-    source = await topic.source(window=20)
+    source = await topic.source(LONE, window=20)
     await topic.publish(*(f"m{number}" for number in range(20)))
     first, *rest = await take(source, 20)
     await source.ack(rest)

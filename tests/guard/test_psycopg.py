@@ -133,8 +133,9 @@ def test_behind_a_transaction_pooler(pgbouncer_url: str, pg_url: str) -> None:
 async def test_cancelled_block_is_unfinished_if_it_is_committed(guard_pg_url: str) -> None:
     async with await psycopg.AsyncConnection.connect(guard_pg_url) as connection:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), INBOX.once(connection, "evt-1") as claim:
+            async with asyncio.timeout(None) as limit, INBOX.once(connection, "evt-1") as claim:
                 assert claim.first
+                limit.reschedule(asyncio.get_running_loop().time())
                 await asyncio.Event().wait()
         await connection.commit()
         with pytest.raises(errors.UnfinishedClaim):
