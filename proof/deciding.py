@@ -54,7 +54,8 @@ def grow_old(world: World, *, clock_jumps: bool) -> None:
     p, name = world.prefix, world.name
     span = MONTHS_DAYS * 86_400_000_000 if world.is_sqlite else f"interval '{MONTHS_DAYS} days'"
     texts = [
-        f"UPDATE {p}ledger SET received = received - {span}, finished = finished - {span} WHERE consumer = '{name}'",
+        f"UPDATE {p}ledger SET received = received - {span}, again = again - {span} WHERE consumer = '{name}'",
+        f"UPDATE {p}ledger SET finished = finished - {span} WHERE consumer = '{name}'",
         f"UPDATE {p}low SET at = at - {span} WHERE consumer = '{name}'",
     ]
     if clock_jumps:

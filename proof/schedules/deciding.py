@@ -31,7 +31,7 @@ def one_old(world: World) -> None:
     p, name = world.prefix, world.name
     year = 365 * 86_400_000_000 if world.is_sqlite else "interval '1 year'"
     own = f"WHERE consumer = '{name}'"
-    world.reader.execute(f"UPDATE {p}ledger SET received = received - {year} {own}")
+    world.reader.execute(f"UPDATE {p}ledger SET received = received - {year}, again = again - {year} {own}")
     world.reader.execute(
         f"INSERT INTO {p}low (consumer, at, seq) SELECT '{name}', min(received), max(seq) + 1 FROM {p}ledger {own}"
     )

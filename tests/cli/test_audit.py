@@ -91,6 +91,6 @@ def test_show_tells_what_was_done_to_a_message(desk: Desk) -> None:
     assert "received" in shown
     [record] = json.loads(desk("show", "evt-0", "--json").out)["messages"]
     assert [deed["verb"] for deed in record["deeds"]] == ["dead redrive"]
-    assert record["queue"]["received"] < record["received"], (
-        "its place is new, its first arrival is not forgotten"
-    )
+    assert record["received"] < record["again"], "its place is new, its first arrival is not forgotten"
+    [never] = json.loads(desk("show", "evt-2", "--json").out)["messages"]
+    assert (never["state"], never["again"]) == ("discarded", None)

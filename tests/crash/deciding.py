@@ -99,7 +99,7 @@ def make_old(connection: Any, consumer: str) -> None:
     year, prefix = (365 * 86_400_000_000, "oncebox_") if sqlite else ("interval '1 year'", "oncebox.")
     own = f"FROM {prefix}ledger WHERE consumer = '{consumer}'"
     connection.execute(
-        f"UPDATE {prefix}ledger SET received = received - {year}, finished = finished - {year} "
+        f"UPDATE {prefix}ledger SET received = received - {year}, again = again - {year}, finished = finished - {year} "
         f"WHERE consumer = '{consumer}' AND message_id <> 'b'"
     )
     connection.execute(

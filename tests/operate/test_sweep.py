@@ -23,7 +23,7 @@ DAY = 86_400.0
 def age(shop: Shop, days: float, table: str = "ledger", where: str = "1=1") -> None:
     """Have everything in a table happened so many days earlier."""
     columns = {
-        "ledger": ("received", "finished"),
+        "ledger": ("received", "finished", "again"),
         "low": ("at",),
         "sweep": ("passed", "cutoff"),
         "key": ("touched",),
@@ -127,8 +127,10 @@ async def test_what_waits_is_dead_or_unfinished_is_never_touched(shop: Shop) -> 
     assert shop.count("ledger") == rows
 
 
-async def test_a_redriven_message_has_its_window_again(shop: Shop) -> None:
-    billing, broken = shop.consumer(retention=WINDOW), [True]
+@pytest.mark.parametrize("order", [None, "key"])
+async def test_a_redriven_message_has_its_window_again(shop: Shop, order: Any) -> None:
+    """And its first receipt stays what it was."""
+    billing, broken = shop.consumer(retention=WINDOW, order_by=order), [True]
 
     @shop.handler(billing)
     async def fails_at_first(call: Call) -> Any:
@@ -136,15 +138,17 @@ async def test_a_redriven_message_has_its_window_again(shop: Shop) -> None:
             raise Dead("no")
         return await effect(call)
 
-    await shop.settle(billing, event())
+    await shop.settle(billing, event(key="k"))
     age(shop, 50)
     marked(shop, billing, 40)
+    received = shop.rows(f"SELECT received FROM {shop.table('ledger')}")
     broken[0] = False
     act = Act(verb="dead redrive", who="me", reason="fixed")
     await shop.perform(billing, lambda work: decide(shop.app.database.queries, "redrive", Choice(), act))
     await shop.work_off(billing)
     assert await walk(shop, billing) == 0
-    assert (await shop.deliver(billing, event())).status is Status.DUPLICATE
+    assert (await shop.deliver(billing, event(key="k"))).status is Status.DUPLICATE
+    assert shop.rows(f"SELECT received FROM {shop.table('ledger')}") == received
 
 
 async def test_a_clock_that_jumps_a_month_ahead_erases_nothing_of_the_window(shop: Shop) -> None:

@@ -50,6 +50,7 @@ def document(record: Record, payloads: Payloads) -> dict[str, Any]:
         "state": record.state,
         "reason": record.reason or None,
         "received": _iso(record.received),
+        "again": _iso(record.again),
         "finished": _iso(record.finished),
         "fingerprint": record.fingerprint.hex() or None,
         "result": record.result,
@@ -136,7 +137,9 @@ def _record(record: Record, payloads: Payloads) -> RenderableType:
         )
     else:
         facts.add_row("type", plain(record.type or "(none)"))
-        _add_received(facts, record)
+        facts.add_row("received", moment(record.received))
+    if record.again is not None:
+        facts.add_row("in line again", moment(record.again))
     if record.finished is not None and record.state == "done":
         facts.add_row("finished", moment(record.finished))
     if record.has_result:
@@ -159,17 +162,6 @@ def _record(record: Record, payloads: Payloads) -> RenderableType:
     if payloads.shown and record.queue is None and not record.dead:
         facts.add_row("payload", Text("not kept once a message is done", "dim"))
     return Group(*parts)
-
-
-def _add_received(facts: Table, record: Record) -> None:
-    """A message that was redriven has its place in line, and its window, from then on."""
-    again = [deed for deed in record.deeds if deed.verb == "dead redrive" and deed.result == "waiting"]
-    if record.queue is not None:
-        facts.add_row("received", moment(record.queue.received))
-    elif not again:
-        facts.add_row("received", moment(record.received))
-    if again:
-        facts.add_row("in line again", moment(record.received))
 
 
 def _add_lane(facts: Table, record: Record, lane: Lane) -> None:

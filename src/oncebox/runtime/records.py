@@ -105,6 +105,8 @@ class Record(msgspec.Struct, kw_only=True):
     reason: str = ""
     type: str = ""
     received: datetime | None = None
+    again: datetime | None = None
+    """When it was last redriven: its place in line, and its window, are from then on."""
     finished: datetime | None = None
     fingerprint: bytes = b""
     has_result: bool = False
@@ -157,9 +159,10 @@ def read_message(queries: Queries, message_id: str, consumer: str | None = None)
 def _ledger(record: Record, columns: Sequence[Any]) -> Record:
     """The ledger's row and, where there is one, the queue's."""
     kind, received, done, mark, fingerprint, result, seq, attempts, deaths, due, *rest = columns
-    *body, in_work, lane, version, _, first_received = rest
+    *body, in_work, lane, version, _, queued, again = rest
     record.type, record.fingerprint = kind, bytes(fingerprint)
     record.received, record.finished = instant(received), instant(done) if done is not None else None
+    record.again = instant(again) if again is not None else None
     if result is not None:
         record.has_result, record.result = True, decode_result(bytes(result))
     record.state = _MARKED.get(mark, "done")
@@ -168,7 +171,7 @@ def _ledger(record: Record, columns: Sequence[Any]) -> Record:
     if seq is not None:
         record.queue = QueuePlace(
             seq=seq, attempts=attempts, deaths=deaths, due=instant(due), body=_body(body),
-            received=instant(first_received), lane=lane, version=version,
+            received=instant(queued), lane=lane, version=version,
         )  # fmt: skip
         record.state = "working" if in_work else "retrying" if attempts + deaths else "waiting"
     return record

@@ -64,10 +64,10 @@ FOR UPDATE
 
 -- name: dead_reopen
 -- The ledger says again what it said when the message was stored. Its old place matters only in a lane;
--- elsewhere it would keep retention from passing everything younger.
+-- elsewhere it would keep retention from passing everything younger. In a lane nothing but `again` gives it its window.
 UPDATE {p}ledger l
-SET seq = CASE WHEN d.lane IS NULL THEN nextval('{p}queue_seq') ELSE coalesce(d.seq, l.seq) END, state = 0, finished = NULL, received = statement_timestamp(),
-    fingerprint = d.fingerprint
+SET seq = CASE WHEN d.lane IS NULL THEN nextval('{p}queue_seq') ELSE coalesce(d.seq, l.seq) END, state = 0, finished = NULL,
+    again = statement_timestamp(), fingerprint = d.fingerprint
 FROM unnest(:consumer::text[], :source::text[], :message_id::text[], :fingerprint::bytea[])
     AS k(consumer, source, message_id, fingerprint)
 JOIN {p}dead d ON d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.message_id

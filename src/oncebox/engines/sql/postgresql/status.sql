@@ -132,7 +132,7 @@ SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerpr
        q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
        q.token IS NOT NULL AND q.due > statement_timestamp()
        OR EXISTS (SELECT 1 FROM {p}hand h WHERE q.seq = ANY(h.seqs)),
-       q.lane, q.version, q.turn, q.received
+       q.lane, q.version, q.turn, q.received, l.again
 FROM unnest(:consumer::text[], :source::text[]) AS s(consumer, source)
 CROSS JOIN LATERAL (
     SELECT l.*, r.body FROM {p}ledger l LEFT JOIN {p}result r USING (consumer, source, message_id)

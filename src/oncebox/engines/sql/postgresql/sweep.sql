@@ -51,7 +51,7 @@ LEFT JOIN LATERAL (
 WHERE l.ctid >= format('(%s,0)', :first::bigint)::tid AND l.ctid < format('(%s,0)', :last::bigint)::tid
   AND l.state <> 1
   AND CASE WHEN l.finished IS NOT NULL THEN l.finished < statement_timestamp() - w.seconds * interval '1 second'
-           ELSE l.received < statement_timestamp() - w.seconds * interval '1 second'
+           ELSE coalesce(l.again, l.received) < statement_timestamp() - w.seconds * interval '1 second'
                 AND low.covered AND l.seq < low.seq END
   AND NOT EXISTS (SELECT 1 FROM {p}queue q WHERE q.seq = l.seq)
   AND NOT EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source

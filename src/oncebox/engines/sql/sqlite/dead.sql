@@ -58,7 +58,7 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND
 
 -- name: dead_reopen
 -- each: run once per row.
-UPDATE {p}ledger SET state = 0, finished = NULL, received = {now}, fingerprint = :fingerprint
+UPDATE {p}ledger SET state = 0, finished = NULL, again = {now}, fingerprint = :fingerprint
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id
   AND fingerprint IN (:fingerprint, x'')
 

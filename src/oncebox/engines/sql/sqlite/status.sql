@@ -86,7 +86,7 @@ SELECT l.consumer, l.source, l.type, l.received, l.finished, l.state, l.fingerpr
        q.seq, q.attempts, q.deaths, q.due, q.payload, q.headers, q.content_type, q.provenance,
        q.token IS NOT NULL AND q.due > {now}
        OR EXISTS (SELECT 1 FROM {p}hand h, json_each(h.seqs) s WHERE s.value = q.seq),
-       q.lane, q.version, q.turn, q.received
+       q.lane, q.version, q.turn, q.received, l.again
 FROM {p}ledger l
 LEFT JOIN {p}result r USING (consumer, source, message_id)
 LEFT JOIN {p}queue q ON q.seq = l.seq

@@ -39,7 +39,7 @@ JOIN (SELECT json_extract(value, '$.consumer') AS consumer, json_extract(value, 
 WHERE l.seq >= :first AND l.seq < :last
   AND l.state <> 1
   AND CASE WHEN l.finished IS NOT NULL THEN l.finished < {now} - CAST(w.seconds * 1000000 AS INTEGER)
-           ELSE l.received < {now} - CAST(w.seconds * 1000000 AS INTEGER)
+           ELSE coalesce(l.again, l.received) < {now} - CAST(w.seconds * 1000000 AS INTEGER)
                 AND EXISTS (SELECT 1 FROM {p}low m WHERE m.consumer = l.consumer
                             AND m.at < {now} - CAST(w.seconds * 1000000 AS INTEGER))
                 AND l.seq < (SELECT min(m.seq) FROM {p}low m WHERE m.consumer = l.consumer) END
