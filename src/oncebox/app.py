@@ -16,6 +16,7 @@ from oncebox import config as _config
 from oncebox import errors
 from oncebox.brokers.contract import Sink, Source
 from oncebox.consumer import Consumer
+from oncebox.core.alone import Alone
 from oncebox.core.outgoing import Outlets, Placing
 from oncebox.core.steps import Call
 from oncebox.core.tracing import Tracing
@@ -76,6 +77,7 @@ class App:
         self.store = store
         self.heartbeat_seconds = heartbeat_seconds
         self.lapse_seconds = lapse_seconds
+        self.alone = Alone()
         self.drain_seconds = drain_seconds
         self.consumers: dict[str, Consumer] = {}
         self.http = Mounts()

@@ -168,6 +168,7 @@ class Consumer:
             lapse_seconds=self.app.lapse_seconds,
             spills=self.policy.mode == "inline" and not getattr(self.source, "delays", True),
             window_seconds=window_seconds(self.policy, self.source),
+            alone=self.app.alone,
         )
 
     async def process(self, message: Message, handle: Any = None) -> Outcome:

@@ -85,8 +85,7 @@ def consume(servers: str, topic: str, url: str) -> None:
         shop = Shop("psycopg-async", url, heartbeat_seconds=0.2, lapse_seconds=1.0)
         source = Kafka(servers, **QUICK).topics(topic, group=f"group-of-{topic}")
 
-        # One at a time: what runs beside it dies with it, and is counted with it.
-        @shop.handler(shop.consumer("billing", source, crash_limit=2, concurrency=1))
+        @shop.handler(shop.consumer("billing", source, crash_limit=2))
         async def handle(call: Call) -> None:
             if call.message.id == "killer":
                 os.kill(os.getpid(), signal.SIGKILL)

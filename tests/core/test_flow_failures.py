@@ -1,6 +1,7 @@
 """The inline flow by hand when something fails: who is charged, what is recorded, what gets out."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from oncebox.core.outcomes import Answer, Reason, Status
 from oncebox.core.place import Place
 from oncebox.core.steps import Begin, Commit, Execute, Fetch, Handle, Next, Rollback, Settle, Side
 from oncebox.core.watermarked import deliver_in_partition
-from oncebox.core.work import Item
+from oncebox.core.work import Item, Work
 from tests.core.flows import item, known, work
 from tests.core.stepping import Stepped, play, script_of
 
@@ -282,11 +283,11 @@ def test_where_there_is_one_writer_a_suspect_is_marked_before_the_transaction() 
     flow = play(
         stream(work("sqlite"), one),
         [
-            (Side, [(0,)]), (Begin, 1), (Fetch, [(0, 0)]), (Handle, None), (Next, None), (Commit, 0),
+            (Fetch, [(0, 0)]), (Side, [(0,)]), (Begin, 1), (Fetch, [(0, 0)]), (Handle, None), (Next, None), (Commit, 0),
             (Next, None), (Settle, None),
         ],
     )  # fmt: skip
-    assert script_of(flow.steps)[0] == "Side(mark_inline)"
+    assert script_of(flow.steps)[1] == "Side(mark_inline)"
 
 
 def test_a_failing_suspect_withdraws_its_marker_with_its_record() -> None:
@@ -305,8 +306,60 @@ def test_a_duplicate_suspect_withdraws_its_marker() -> None:
     flow = play(
         stream(work("sqlite"), one),
         [
-            (Side, [(0,)]), (Begin, 0), (Fetch, [known(one)]), (Rollback, None), (Side, None),
+            (Fetch, [(0, 0)]), (Side, [(0,)]), (Begin, 0), (Fetch, [known(one)]), (Rollback, None), (Side, None),
             (Next, None), (Settle, None),
         ],
     )  # fmt: skip
-    assert script_of(flow.steps)[4] == "Side(withdraw)"
+    assert script_of(flow.steps)[5] == "Side(withdraw)"
+
+
+def in_company(dialect: str) -> tuple[Work, Work]:
+    """Two workers of one process."""
+    first, second = work(dialect), work(dialect)
+    second.alone = first.alone
+    return first, second
+
+
+STARTED: dict[str, list[object]] = {
+    "postgresql": [1, [(0, 1)], [(0,)]],
+    "sqlite": [[(0, 1)], [(0,)], 1, [(0, 1)]],
+}
+"""The replies that bring a suspect with one death to its handler."""
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
+@pytest.mark.parametrize(
+    "end", [None, ValueError("no"), asyncio.CancelledError()], ids=["done", "failed", "cut"]
+)
+def test_what_processes_have_died_of_runs_alone(dialect: str, end: BaseException | None) -> None:
+    first, second = in_company(dialect)
+    holding = Stepped(stream(first, item("killer", deliveries=3)))
+    for reply in STARTED[dialect]:
+        holding.reply(reply)
+    holding.expect(Handle)
+
+    one = item("good", deliveries=3)
+    off = (
+        [(Begin, 1), (Fetch, [(0, 1)]), (Rollback, None)] if dialect == "postgresql" else [(Fetch, [(0, 1)])]
+    )
+    flow = play(stream(second, one), [*off, (Next, None), (Settle, None)])
+    assert not any("mark_inline" in step for step in script_of(flow.steps)), (
+        "no death can be counted against it"
+    )
+    assert one.outcome is not None
+    assert (one.outcome.status, one.outcome.delay_seconds) == (Status.IN_FLIGHT, 5.0)
+
+    once = Stepped(stream(second, item("redelivered", deliveries=2)))
+    for reply in [1, [(0, 0)], [(0,)]] if dialect == "postgresql" else [[(0, 0)], [(0,)], 1, [(0, 0)]]:
+        once.reply(reply)
+    once.expect(Handle)  # nobody has died of it
+
+    with contextlib.suppress(asyncio.CancelledError):
+        holding.reply(end)
+        while not isinstance(holding.step, Settle):
+            counts = isinstance(holding.step, Fetch)
+            holding.reply([(1, 1)] if counts else None if isinstance(holding.step, Next) else 1)
+    again = Stepped(stream(second, item("good", deliveries=4)))
+    for reply in STARTED[dialect]:
+        again.reply(reply)
+    again.expect(Handle)

@@ -10,6 +10,7 @@ from oncebox.core.outcomes import Reason, Status
 from oncebox.core.receiving import receive
 from oncebox.core.steps import Begin, Commit, Fetch, Handle, Restore, Rollback, Save, Settle, Side
 from oncebox.core.stored import bury_unknown, work_batch
+from oncebox.runtime.workers import stored_turn
 from tests.core.flows import item, known, queued, work
 from tests.core.stepping import Stepped, play, queries_of, script_of
 
@@ -246,3 +247,15 @@ def test_messages_of_a_type_nobody_handles_are_buried_uncharged() -> None:
     commit = flow.steps[2]
     assert isinstance(commit, Commit)
     assert commit.calls[0].params["charged"] == 0
+
+
+def test_no_suspect_is_taken_while_another_worker_of_the_process_has_one() -> None:
+    one = work(mode="stored")
+    other = object()
+    assert one.alone.enter(other)
+    flow = play(stored_turn(one, 1), [(Begin, 0), (Fetch, []), (Rollback, None)])
+    assert flow.value is False
+    one.alone.leave(other)
+    flow = play(stored_turn(one, 1), [(Fetch, []), (Fetch, [])])
+    assert script_of(flow.steps) == ["Fetch(due)", "Fetch(due_suspect)"]
+    assert one.alone.enter(other), "and it has left"

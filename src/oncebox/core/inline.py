@@ -49,6 +49,8 @@ GROUP_MAX = 100
 """Most lazily committed messages that wait for one flush."""
 BUSY_DELAY_SECONDS = 1.0
 """When to look again at a message that another worker has in hand."""
+ALONE_DELAY_SECONDS = 5.0
+"""When to look again at a message that has to run alone, while another one does."""
 
 
 class Opened:
@@ -70,7 +72,10 @@ def stream(work: Work, item: Item | None) -> Op[None]:
         # committed alone.
         overdue = work.is_overdue()
         chain = not overdue and (not work.lazy or len(held) + 1 < GROUP_MAX)
-        opened, following = yield from deliver(work, item, opened, chain=chain)
+        try:
+            opened, following = yield from deliver(work, item, opened, chain=chain)
+        finally:
+            work.alone.leave(work)
         held.append(item)
         if following is None and not overdue:
             following = yield Next()
@@ -186,7 +191,7 @@ def claiming(work: Work, item: Item, token: str, *, state: int = 0, lazy: bool =
 
 def claim(work: Work, item: Item) -> Op[Opened | None]:
     """Open and claim. None, with the outcome set, when another worker holds the key for too long."""
-    if is_suspect(item) and work.marks_first and not (yield from mark(work, item)):
+    if is_suspect(item) and work.marks_first and not (yield from mark_first(work, item)):
         return None
     opening = begin(work, item)
     try:
@@ -321,10 +326,24 @@ def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ())
         item.outcome = Outcome(Status.DEAD, error=error, reason=Reason.CRASH_LOOP)
         yield from withdraw(work, item)
         return False
+    if deaths and not work.alone.enter(work):
+        yield Rollback()
+        yield from withdraw(work, item)
+        item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=ALONE_DELAY_SECONDS)
+        return False
     if work.marks_first or (yield from mark(work, item)):
         return True
     yield Rollback()
     return False
+
+
+def mark_first(work: Work, item: Item) -> Op[bool]:
+    """Where a suspect is marked before its transaction: mark it, unless it has to wait until it can be alone."""
+    rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
+    if rows[0][1] and not work.alone.enter(work):
+        item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=ALONE_DELAY_SECONDS)
+        return False
+    return (yield from mark(work, item))
 
 
 def mark(work: Work, item: Item) -> Op[bool]:

@@ -36,7 +36,10 @@ def deliver_in_order(work: Work, item: Item) -> Op[None]:
         # Before its lane is looked at: it may be put in line there, and what is in line is run.
         if work.window_seconds is not None and is_old(work, item):
             yield from look_back(work, item)
-        yield from _deliver(work, item)
+        try:
+            yield from _deliver(work, item)
+        finally:
+            work.alone.leave(work)
     if item.doubtful:
         yield from vouch(work, [item])
     yield Settle(item)

@@ -29,7 +29,7 @@ from oncebox.core.inline import (
     BUSY_DELAY_SECONDS,
     claiming,
     is_suspect,
-    mark,
+    mark_first,
     may_start,
     spilling,
     withdraw,
@@ -58,7 +58,10 @@ def deliver_in_partition(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     if item.unrecorded is not None:
         yield from _fail(work, item, item.unrecorded)
     else:
-        yield from _deliver(work, item)
+        try:
+            yield from _deliver(work, item)
+        finally:
+            work.alone.leave(work)
     yield Settle(item)
     return []
 
@@ -68,7 +71,7 @@ def _deliver(work: Work, item: Item) -> Op[None]:
         token = work.token()
         started = handling = False
         try:
-            if is_suspect(item) and work.marks_first and not (yield from mark(work, item)):
+            if is_suspect(item) and work.marks_first and not (yield from mark_first(work, item)):
                 return
             if not (yield from _advance(work, [item], token)):
                 yield Rollback()

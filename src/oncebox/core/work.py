@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from oncebox.core.alone import Alone
 from oncebox.core.outcomes import Outcome, Reason, Status
 from oncebox.core.outgoing import Outlets, Publication, Sending, Tx
 from oncebox.core.queries import Queries, Query
@@ -134,6 +135,7 @@ class Work:
         jitter: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = new_token,
+        alone: Alone | None = None,
     ) -> None:
         self.consumer = consumer
         self.queries = queries
@@ -153,6 +155,8 @@ class Work:
         self.jitter = jitter or random.Random()
         self.monotonic = monotonic
         self.token = token
+        self.alone = alone or Alone()
+        """What processes have died of runs one at a time."""
         self.limit = policy.batch
         """Halved when batches get into each other's way, grown by one when they don't."""
         self.crowded: Callable[[Work], None] = lambda work: None

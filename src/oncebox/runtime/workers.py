@@ -101,8 +101,11 @@ def stored_turn(work: Work, turn: int) -> Op[bool]:
         busy |= bool((yield from work_long(work)))
     if work.effect_types:
         busy |= bool((yield from work_effect(work)))
-    if not busy or turn % 10 == 0:
-        busy |= bool((yield from work_batch(work, suspect=True)))
+    if (not busy or turn % 10 == 0) and work.alone.enter(work):
+        try:
+            busy |= bool((yield from work_batch(work, suspect=True)))
+        finally:
+            work.alone.leave(work)
     return busy
 
 
