@@ -146,9 +146,9 @@ SCENARIOS = (
         "partition crash loop", "inline", ("a*", "b"), {"crash_limit": 1}, deaths=1, endings={"a*": "dead"},
         marked=True,
     ),
-    Scenario("gap, skipped", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "skip"}),
+    Scenario("gap, skipped", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-7, "on_gap": "skip"}),
     Scenario(
-        "gap, parked", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-6, "on_gap": "park"},
+        "gap, parked", "gap", ("b", "c"), {**BY_SEQUENCE, "gap_seconds": 1e-7, "on_gap": "park"},
         endings={"b": "dead", "c": "dead"},
     ),
     Scenario("reap inline", "reap inline", ("a*",), deaths=1),

@@ -6,6 +6,8 @@ from oncebox import Consumer, Message
 from tests.core.kit import Call, Shop, event
 
 BY_KEY: dict[str, Any] = {"order_by": "key", "key": "case"}
+AT_ONCE_SECONDS = 1e-7
+"""A gap is over as soon as it is there: less than the databases' clocks tell apart, SQLite's milliseconds too."""
 BY_SEQUENCE: dict[str, Any] = {
     "order_by": "sequence",
     "key": "case",

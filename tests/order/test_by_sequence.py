@@ -15,7 +15,7 @@ from oncebox.core.work import Work
 from oncebox.errors import UsageError
 from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, event
-from tests.order.lines import BY_SEQUENCE, applied, case, note, put
+from tests.order.lines import AT_ONCE_SECONDS, BY_SEQUENCE, applied, case, note, put
 
 ACT = Act(verb="keys", who="me", reason="by hand")
 one_of_each = on("sqlite", "psycopg", "asyncpg")
@@ -61,7 +61,7 @@ async def test_two_messages_with_one_version_are_one_effect(shop: Shop) -> None:
 @stored
 @pytest.mark.parametrize("on_gap", ["park", "skip", "proceed"])
 async def test_a_missing_version_ends_as_policy_says(shop: Shop, on_gap: str) -> None:
-    cases = shop.consumer(batch=10, on_gap=on_gap, gap_seconds=0.000001, **BY_SEQUENCE)
+    cases = shop.consumer(batch=10, on_gap=on_gap, gap_seconds=AT_ONCE_SECONDS, **BY_SEQUENCE)
     shop.handler(cases)(note)
     await put(shop, cases, *(case("a", n) for n in (1, 4, 5)))
     queries = shop.app.database.queries
@@ -133,7 +133,7 @@ async def test_a_version_that_is_finished_after_a_reset_does_not_undo_it(shop: S
 
 @stored
 async def test_nothing_is_parked_or_skipped_while_the_next_version_is_in_line(shop: Shop) -> None:
-    cases = shop.consumer(gap_seconds=0.000001, on_gap="park", **BY_SEQUENCE)
+    cases = shop.consumer(gap_seconds=AT_ONCE_SECONDS, on_gap="park", **BY_SEQUENCE)
     shop.handler(cases)(note)
     await put(shop, cases, case("a", 3))
     queries = shop.app.database.queries

@@ -25,7 +25,7 @@ from oncebox.core.work import Item, Work
 from oncebox.errors import DatabaseUnavailable, UsageError
 from tests.core.deaths import beating, killed_at_handle
 from tests.core.kit import Call, Shop, event
-from tests.order.lines import BY_KEY, BY_SEQUENCE
+from tests.order.lines import AT_ONCE_SECONDS, BY_KEY, BY_SEQUENCE
 from tests.order.model import Lane, Refused
 from tests.waiting import eventually_async
 
@@ -65,7 +65,9 @@ class Site:
         self.consumers = {on_gap: self._consumer(on_gap) for on_gap in GAPS}
 
     def _consumer(self, on_gap: str) -> Consumer:
-        order = BY_KEY if self.by == "key" else {**BY_SEQUENCE, "on_gap": on_gap, "gap_seconds": 1e-6}
+        order = (
+            BY_KEY if self.by == "key" else {**BY_SEQUENCE, "on_gap": on_gap, "gap_seconds": AT_ONCE_SECONDS}
+        )
         consumer = self.shop.consumer(
             on_gap, crash_limit=10_000, lease_seconds=LEASE_SECONDS, retry=Backoff(10_000, 0.0), **order
         )

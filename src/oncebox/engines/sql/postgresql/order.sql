@@ -100,7 +100,7 @@ WHERE k.consumer = :consumer AND k.key = g.key AND k.key = ANY(:keys::text[]) AN
 -- name: key_overdue
 -- Lanes that have waited for a missing version for longer than they should.
 SELECT key FROM {p}key
-WHERE consumer = :consumer AND gap < statement_timestamp() - :seconds::float8 * interval '1 second'
+WHERE consumer = :consumer AND gap <= statement_timestamp() - :seconds::float8 * interval '1 second'
   AND (blocked IS NOT NULL OR gap IS NOT NULL)
 ORDER BY key LIMIT :limit
 

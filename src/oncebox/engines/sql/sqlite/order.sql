@@ -93,7 +93,7 @@ WHERE k.consumer = :consumer AND k.key = g.key AND g.is_gap <> (k.gap IS NOT NUL
 
 -- name: key_overdue
 SELECT key FROM {p}key
-WHERE consumer = :consumer AND gap < {now} - CAST(:seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND gap <= {now} - CAST(:seconds * 1000000 AS INTEGER)
   AND (blocked IS NOT NULL OR gap IS NOT NULL)
 ORDER BY key LIMIT :limit
 
