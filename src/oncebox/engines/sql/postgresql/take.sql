@@ -41,7 +41,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token, lane, version
 FROM {p}queue
 WHERE consumer = :consumer AND deaths = 0 AND turn AND due <= statement_timestamp()
-  AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
+  AND received <= statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq
 LIMIT :limit
@@ -52,7 +52,7 @@ SELECT seq, source, message_id, type, fingerprint, key, payload, headers, conten
        attempts, deaths, token, lane, version
 FROM {p}queue
 WHERE consumer = :consumer AND deaths > 0 AND turn AND due <= statement_timestamp()
-  AND received < statement_timestamp() - :age_seconds::float8 * interval '1 second'
+  AND received <= statement_timestamp() - :age_seconds::float8 * interval '1 second'
   AND NOT type = ANY(:types::text[])
 ORDER BY due, seq
 LIMIT :limit

@@ -74,7 +74,7 @@ LIMIT 1
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND deaths = 0 AND turn = 1 AND due <= {now} AND received <= {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
@@ -83,7 +83,7 @@ LIMIT :limit
 SELECT seq, source, message_id, type, fingerprint, key, payload, headers, content_type, provenance,
        attempts, deaths, token, lane, version
 FROM {p}queue
-WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now} AND received < {now} - CAST(:age_seconds * 1000000 AS INTEGER)
+WHERE consumer = :consumer AND deaths > 0 AND turn = 1 AND due <= {now} AND received <= {now} - CAST(:age_seconds * 1000000 AS INTEGER)
   AND type NOT IN (SELECT value FROM json_each(:types))
 ORDER BY due, seq
 LIMIT :limit
