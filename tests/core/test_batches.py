@@ -3,13 +3,14 @@
 from collections import Counter
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncebox import Backoff, Dead, Status
 from oncebox.core.work import Item
 from oncebox.runtime.mailbox import ThreadMailbox
 from oncebox.runtime.workers import inline_turn
-from tests.core.fixtures import inline, stored
+from tests.core.fixtures import inline, on, stored
 from tests.core.kit import Call, Shop, effect, event
 
 RETRY = Backoff(attempts=2, base_seconds=0)
@@ -295,3 +296,29 @@ async def test_one_whose_failure_is_still_to_be_recorded_is_neither_claimed_ahea
     ]  # fmt: skip
     assert shop.effects() == {"evt-0": 1, "evt-2": 1}
     assert [kind for _, _, kind, *_ in shop.attempts("evt-1")] == ["ValueError"]
+
+
+@on("psycopg", "asyncpg")
+async def test_the_only_new_one_of_a_batch_is_not_charged_for_a_lock_it_had_no_time_to_wait_for(
+    shop: Shop, shop_database: str
+) -> None:
+    billing = shop.consumer(batch=10)
+    shop.rows("INSERT INTO shop_effect (key, note) VALUES ('row', '')")
+    runs: list[str] = []
+    with psycopg.connect(shop_database) as holder:
+
+        @shop.handler(billing)
+        async def waits(call: Call) -> None:
+            if call.message.id == "evt-1":
+                runs.append(call.message.id)
+                if len(runs) == 2:
+                    holder.rollback()
+                await call.db.run("UPDATE shop_effect SET note = note || 'x' WHERE key = 'row'")
+
+        await shop.settle_all(billing, [event("evt-0")])
+        holder.execute("UPDATE shop_effect SET note = 'held' WHERE key = 'row'")
+        outcomes = await shop.settle_all(billing, [event("evt-0"), event("evt-1")])
+    assert [outcome.status for outcome in outcomes["evt-1"]] == [Status.PROCESSED]
+    assert len(runs) == 2
+    assert shop.count("attempt") == 0
+    assert shop.notes() == ["x"]

@@ -54,8 +54,10 @@ class Run:
         self.left: list[Item] = []
 
 
-def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
-    """Run the items' handlers in arrival order inside the open transaction, setting culprits aside."""
+def handle_all(work: Work, items: Sequence[Item], *, hurried: bool = False) -> Op[Run]:
+    """Run the items' handlers in arrival order inside the open transaction, setting culprits aside. `hurried`: it
+    waits for locks no longer than batches do, however few they are."""
+    hurried = hurried or len(items) > 1
     run = Run()
     units: deque[tuple[Item, ...]] = deque(segments(items))
     since: list[tuple[Item, ...]] = []
@@ -75,7 +77,7 @@ def handle_all(work: Work, items: Sequence[Item]) -> Op[Run]:
             result = yield Handle(unit)
             keep(unit, result)
         except Exception as error:
-            if isinstance(error, (errors.DatabaseUnavailable, errors.Conflict)) or is_busy(error, len(items)):
+            if isinstance(error, (errors.DatabaseUnavailable, errors.Conflict)) or is_busy(error, hurried):
                 raise
             if not saved or isinstance(error, errors.TransactionEnded):
                 # Whoever ended the transaction may have written past it: it must not run again, behave, and
@@ -111,9 +113,9 @@ class Undo(Exception):
         self.run = run
 
 
-def is_busy(error: BaseException, size: int) -> bool:
-    """A lock timeout among many is their getting into each other's way; alone it is a failure."""
-    return size > 1 and isinstance(error, errors.LockBusy)
+def is_busy(error: BaseException, hurried: bool) -> bool:
+    """A lock timeout in a hurry is batches' getting into each other's way; with all its time it is a failure."""
+    return hurried and isinstance(error, errors.LockBusy)
 
 
 def segments(items: Sequence[Item]) -> list[tuple[Item, ...]]:
@@ -170,7 +172,7 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
         known = [item for item in now if (item.message.source, item.message.id) not in claimed]
         calls = yield from _known(work, known, later)
-        run = yield from handle_all(work, fresh)
+        run = yield from handle_all(work, fresh, hurried=len(now) > 1)
         calls += results(work, run.done)
         for item, error in run.failed:
             calls += yield from _charge(work, item, error)

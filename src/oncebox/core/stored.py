@@ -82,7 +82,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
             return 1
         if len(items) == 1 and work.reruns.get(items[0].seq, 0) > RERUNS_MAX:
             raise lost_too_often(items[0])
-        run = yield from _handle_those(work, items)
+        run = yield from _handle_those(work, items, hurried=not suspect and work.limit > 1)
         verdicts, calls = _charges(work, run.failed)
         finish = work.call(work.queries.finish, seqs=sorted(item.seq for item in run.done))
         calls = (*(results(work, run.done)), *((finish,) if run.done else ()), *calls)
@@ -107,14 +107,14 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
     return len(items)
 
 
-def _handle_those(work: Work, items: list[Item]) -> Op[Run]:
+def _handle_those(work: Work, items: list[Item], *, hurried: bool) -> Op[Run]:
     """Run them, but for those whose last failure is still to be written down."""
     known = [item for item in items if item.seq in work.unrecorded]
     if known and len(items) == 1:
         run = Run()
         run.failed.append((items[0], work.unrecorded[items[0].seq]))
         raise Undo(run)
-    run = yield from handle_all(work, [item for item in items if item not in known])
+    run = yield from handle_all(work, [item for item in items if item not in known], hurried=hurried)
     run.failed += [(item, work.unrecorded[item.seq]) for item in known]
     return run
 
@@ -152,6 +152,8 @@ def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
         if isinstance(error, (errors.Conflict, errors.LockBusy)):
             work.reruns[item.seq] = work.reruns.get(item.seq, 0) + 1
             if work.reruns[item.seq] <= RERUNS_MAX:
+                if isinstance(error, errors.LockBusy):
+                    work.conflicted()  # down to one, which has all its time
                 yield from _withdraw(work)
                 return 1
         yield from _charge(work, [(item, error)])

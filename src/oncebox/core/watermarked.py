@@ -122,7 +122,7 @@ def _deliver_many(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     token = work.token()
     try:
         fresh = yield from _advance(work, items, token, lock_ms=LOCK_MS)
-        run = yield from handle_all(work, fresh)
+        run = yield from handle_all(work, fresh, hurried=True)
         calls = outgoing_calls(work, run.done)
         for item, error in run.failed:
             calls += yield from _charge(work, item, error, token)
