@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from oncebox import errors
 from oncebox.core.failure import RERUNS_MAX, STATE_STALE, bury, lost_too_often
-from oncebox.core.inline import (
-    BUSY_DELAY_SECONDS,
-    already_known,
-    claiming,
-    closing,
-    fail,
-    is_suspect,
-    may_start,
-    vouch,
-    withdraw,
-)
+from oncebox.core.inline import already_known, claiming, closing, fail, vouch
 from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lock, starts
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
+from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, may_start, withdraw
 from oncebox.core.window import is_old, look_back
 from oncebox.core.work import Item, Work
 

@@ -25,21 +25,14 @@ from oncebox.core.failure import (
     lost_too_often,
     record_attempt,
 )
-from oncebox.core.inline import (
-    BUSY_DELAY_SECONDS,
-    claiming,
-    is_suspect,
-    mark_first,
-    may_start,
-    spilling,
-    withdraw,
-)
+from oncebox.core.inline import claiming, spilling
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.place import Place, changed, place_of
 from oncebox.core.queries import Query
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
+from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, mark_first, may_start, withdraw
 from oncebox.core.work import Item, Work
 
 CHANGED_DELAY_SECONDS = 5.0

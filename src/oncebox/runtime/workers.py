@@ -13,13 +13,14 @@ from typing import Any
 from oncebox import errors
 from oncebox.core.batch import inline_batch
 from oncebox.core.effects import work_effect
-from oncebox.core.inline import is_suspect, stream
+from oncebox.core.inline import stream
 from oncebox.core.leased import work_long
 from oncebox.core.ordered import deliver_in_order
 from oncebox.core.place import follows
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch
+from oncebox.core.suspects import is_suspect
 from oncebox.core.watermarked import deliver_in_partition
 from oncebox.core.window import is_old
 from oncebox.core.work import OVERDUE_SECONDS, Item, Work
