@@ -19,8 +19,8 @@ from benchmarks.load import ACCOUNTS
 from oncebox.drivers.database import Database
 from oncebox.runtime.schema import migrate
 
-SERVER_SETTINGS = ("max_wal_size=4GB", "shared_buffers=512MB")
-"""Beyond the defaults: no checkpoint every few seconds, and growth that does not only measure the disk."""
+SERVER_SETTINGS = ("fsync=on", "max_wal_size=4GB", "shared_buffers=512MB")
+"""Commits wait for the disk as users' do (servers of tests don't); and no checkpoint every few seconds."""
 
 TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50);
