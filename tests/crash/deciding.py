@@ -1,15 +1,19 @@
 """What people and policies decide about messages, broken at every step like everything else: dead ones are
-redriven, let go or resolved, calls settled, gaps closed, what is done is replayed; and what is past its window is
-forgotten."""
+redriven, let go or resolved, claims taken back, calls settled, gaps closed, what is done is replayed; and what is past
+its window is forgotten."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
+import psycopg
+
+from oncebox import Inbox, Message
 from oncebox.core import sweep
 from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Decision, dead_letters, decide, resolve
@@ -18,6 +22,7 @@ from oncebox.core.replay import replay
 from oncebox.core.replay_terms import Order
 from oncebox.core.settle import open_effects, settle
 from oncebox.core.steps import Archive, Op
+from oncebox.core.unfinished import decide_claims
 from oncebox.core.work import Work
 from tests.crash.checker import Key, Seen, Tables
 from tests.crash.effects import AGAIN
@@ -32,6 +37,18 @@ def _deciding(decision: Decision) -> Callable[[Work], Op[Any]]:
     def flow(work: Work) -> Op[Any]:
         act = Act(verb=f"dead {decision}", who="somebody", reason="it was looked at")
         return decide(work.queries, decision, Choice(consumer=work.consumer), act)
+
+    return flow
+
+
+def _deciding_claims(decision: Decision) -> Callable[[Work], Op[Any]]:
+    def flow(work: Work) -> Op[None]:
+        """As the command does: a claim that was delivered meanwhile is among the dead by now."""
+        act = Act(verb=f"dead {decision}", who="somebody", reason="it was looked at")
+        choice, found = Choice(consumer=work.consumer), True
+        while found:
+            found = bool((yield from decide(work.queries, decision, choice, act)))
+            found = found or bool((yield from decide_claims(work.queries, decision, choice, act)))
 
     return flow
 
@@ -81,6 +98,8 @@ def _replaying(work: Work) -> Op[Any]:
 DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
     "redrive": _deciding("redrive"),
     "discard": _deciding("discard"),
+    "redrive claims": _deciding_claims("redrive"),
+    "discard claims": _deciding_claims("discard"),
     "resolve": _resolving,
     "settle: it happened": _settling(True),
     "settle: it did not": _settling(False),
@@ -89,8 +108,26 @@ DECISIONS: dict[str, Callable[[Work], Op[Any]]] = {
     "purge, archived": _purging(archived=True),
     "replay": _replaying,
 }
-AUDITED = {"redrive": 1, "discard": 1, "resolve": 2, "settle: it happened": 1, "settle: it did not": 1}
+AUDITED = {
+    "redrive": 1, "discard": 1, "redrive claims": 2, "discard claims": 2, "resolve": 2, "settle: it happened": 1,
+    "settle: it did not": 1,
+}  # fmt: skip
 """Rows that each leaves on record, however often it was tried."""
+
+
+def leave_unfinished(url: str, consumer: str, messages: Iterable[Message]) -> None:
+    """Claim them by the guard, have its blocks raise, and commit all the same."""
+    path = url.removeprefix("sqlite:///")
+    connection: Any = sqlite3.connect(path) if path != url else psycopg.connect(url)
+    inbox = Inbox(consumer)
+    for message in messages:
+        with suppress(KeyError), inbox.once(
+            connection, message.id, source=message.source, type=message.type, payload=message.payload
+        ) as claim:  # fmt: skip
+            assert claim.first
+            raise KeyError(message.id)
+    connection.commit()
+    connection.close()
 
 
 def make_old(connection: Any, consumer: str) -> None:

@@ -65,6 +65,8 @@ class Run:
             self._run([self._new(spec) for spec in scenario.before], [], _arrives(scenario))
             if scenario.runs in DECISIONS:
                 self._run([], self._queued(), "stored")
+        if claims := [self._new(spec).message(scenario.long) for spec in scenario.claims]:
+            deciding.leave_unfinished(self.bench.plain_url, self.place.consumer, claims)
         if scenario.runs.startswith("purge"):
             deciding.let_others_walk(self.bench.reader)
             deciding.make_old(self.bench.reader, self.place.consumer)

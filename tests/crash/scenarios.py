@@ -30,6 +30,8 @@ class Scenario:
     behaviour: dict[str, Any] = field(default_factory=dict)
     before: tuple[str, ...] = ()
     """Delivered in full before the steps are counted."""
+    claims: tuple[str, ...] = ()
+    """Left unfinished by the guard before the steps are counted, and delivered once more when they are over."""
     deaths: int = 0
     """Processes that had the messages in hand and died before the steps are counted."""
     long: bool = False
@@ -162,6 +164,10 @@ SCENARIOS = (
     Scenario("settle: it did not", "settle: it did not", (), ONE_TRY, before=("a",), sends="park"),
     Scenario("redrive", "redrive", (), ONE_TRY, {"a": "once"}, before=("a",)),
     Scenario("discard", "discard", (), ONE_TRY, {"a": "once"}, before=("a",), endings={"a": "discarded"}),
+    Scenario("redrive claims", "redrive claims", (), claims=("a", "b")),
+    Scenario(
+        "discard claims", "discard claims", (), claims=("a", "b"), endings={"a": "discarded", "b": "discarded"}
+    ),
     Scenario("resolve", "resolve", (), before=("a", "a!"), endings={"a!": None}),
     Scenario(
         "purge", "purge", ("d",), TWO_TRIES, {"c": "forever"}, before=("a", "b", "c"),
