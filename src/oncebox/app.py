@@ -24,7 +24,6 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Settings
 from oncebox.identity import Identity
 from oncebox.policy import Policy, policy_words
-from oncebox.runtime.feed import Tallies
 from oncebox.runtime.handles import HandleKind
 from oncebox.runtime.http import Mounts
 from oncebox.runtime.keeper import new_worker_id
@@ -34,6 +33,7 @@ from oncebox.runtime.running import PARTS, Running
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.sessions import AsyncConnections, AsyncSideChannel, Connections, SideChannel
 from oncebox.runtime.sweeper import check_archive, check_window
+from oncebox.runtime.tallies import Tallies
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.stores import Store
 

@@ -20,6 +20,8 @@ NAME_BYTES_MAX = 63
 HEADERS_MAX = 128
 HEADER_BYTES_MAX = 64 * 1024
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+SHORT = 60
+"""Characters that are within every limit, whatever they are."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -76,8 +78,21 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         force = msgspec.structs.force_setattr
         if type(self.payload) is not bytes:
             force(self, "payload", encode_payload(self.payload))
-        if self.headers:
-            force(self, "headers", header_pairs(self.headers))
+        headers = self.headers
+        if headers and not _are_plain(headers):
+            headers = header_pairs(headers)
+            force(self, "headers", headers)
+            check_headers(headers)
+        key = self.key
+        if (
+            self.content_type != "application/json"
+            or not are_short(self.id, self.source, self.type)
+            or (key is not None and not are_short(key, "", ""))
+        ):
+            self._check()
+
+    def _check(self) -> None:
+        """What each part is refused for, one by one."""
         check_id(self.id)
         if self.source:
             check_text("source", self.source, ID_BYTES_MAX)
@@ -87,13 +102,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             check_text("key", self.key, ID_BYTES_MAX)
         if self.content_type != "application/json":
             check_text("content type", self.content_type, TYPE_BYTES_MAX)
-        if self.headers:
-            check_headers(self.headers)
 
     def header(self, name: str) -> bytes | None:
         """The first header of that name (case-insensitive), or None."""
         wanted = name.lower()
-        return next((value for key, value in self.headers if key.lower() == wanted), None)
+        # No other length is the same name in another case, as long as the name is ASCII.
+        size = len(wanted) if wanted.isascii() else 0
+        for key, value in self.headers:
+            if (not size or len(key) == size) and key.lower() == wanted:
+                return value
+        return None
 
 
 def encode_payload(value: Any) -> bytes:
@@ -132,6 +150,30 @@ def header_pairs(headers: Any) -> Headers:
         (name, value) if type(name) is str and type(value) is bytes else (str(name), encode_payload(value))
         for name, value in pairs
     )
+
+
+def _are_plain(headers: Any) -> bool:
+    """Whether they are pairs of text and bytes already, and within the limits. False for any doubt."""
+    if type(headers) is not tuple or len(headers) > HEADERS_MAX:
+        return False
+    size = 0
+    for pair in headers:
+        if type(pair) is not tuple:
+            return False
+        name, value = pair
+        if type(name) is not str or type(value) is not bytes:
+            return False
+        size += len(name) + len(value)
+    return size <= HEADER_BYTES_MAX
+
+
+def are_short(id: object, source: object, kind: object) -> bool:  # noqa: A002
+    """Whether all three are text that every column takes, and the first is not empty: told at once for what
+    is short and printable, which holds neither a NUL nor a lone surrogate. False for any doubt."""
+    if type(id) is not str or type(source) is not str or type(kind) is not str or not id:
+        return False
+    whole = id + source + kind
+    return len(whole) <= (TYPE_BYTES_MAX if whole.isascii() else SHORT) and whole.isprintable()
 
 
 def check_id(value: object) -> None:

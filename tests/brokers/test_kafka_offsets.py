@@ -1,6 +1,7 @@
 """How far a group may say it has come: never past anything unfinished. No broker, no clock."""
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 from hypothesis import given
@@ -36,12 +37,12 @@ def test_position_is_the_first_unfinished_whatever_the_order_of_finishing(
         if coming and (not unfinished or data.draw(st.booleans())):
             read.append(coming.pop(0))
             unfinished.add(read[-1])
-            tracker.read(read[-1])
+            tracker.read([read[-1]])
         else:
             done = data.draw(st.sampled_from(sorted(unfinished)))
             unfinished.discard(done)
-            tracker.finish(done)
-            tracker.finish(done)
+            tracker.finish([done])
+            tracker.finish([done])
         position = tracker.position()
         assert position == (min(unfinished) if unfinished else read[-1] + 1)
         assert position >= last, "it never goes back while the log grows"
@@ -59,11 +60,11 @@ def test_log_that_loses_its_end_is_never_passed_unread(steps: list[tuple[bool, i
     last_read: int | None = None
     for reads, offset in steps:
         if reads:
-            tracker.read(offset)
+            tracker.read([offset])
             unfinished.add(offset)
             last_read = offset
         else:
-            tracker.finish(offset)
+            tracker.finish([offset])
             unfinished.discard(offset)
         position = tracker.position()
         if last_read is None:
@@ -71,6 +72,24 @@ def test_log_that_loses_its_end_is_never_passed_unread(steps: list[tuple[bool, i
         else:
             assert position is not None
             assert position == min({*unfinished, last_read + 1})
+
+
+@given(
+    reads=st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=12),
+    finished=st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=12),
+)
+def test_many_at_once_are_the_same_as_one_by_one(reads: list[list[int]], finished: list[list[int]]) -> None:
+    together, apart = OffsetTracker(), OffsetTracker()
+    steps: Iterable[tuple[list[int], list[int]]] = zip_longest(reads, finished, fillvalue=[])
+    for read, done in steps:
+        together.read(read)
+        for offset in read:
+            apart.read([offset])
+        together.finish(done)
+        for offset in done:
+            apart.finish([offset])
+        assert together.position() == apart.position()
+        assert (together.span(), len(together)) == (apart.span(), len(apart))
 
 
 class Hand:

@@ -30,7 +30,7 @@ class Record:
 
 def read(**words: Any) -> Delivery:
     record: Any = Record(**words)
-    return delivery(record, None, redelivered=False)
+    return delivery(record)
 
 
 def test_provenance_says_where_it_lay() -> None:

@@ -31,7 +31,7 @@ def lies_there(cluster: Cluster, topic: str, count: int) -> list[Delivery]:
         found: list[Delivery] = []
         for _ in range(300):
             records = reader.consume(count, 0.1)
-            found += [delivery(record, None, redelivered=False) for record in records]
+            found += [delivery(record) for record in records]
             if len(found) >= count:
                 return found
         raise AssertionError(f"{len(found)} of {count} messages in {topic}")

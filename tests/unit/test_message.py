@@ -104,6 +104,20 @@ def test_headers_keep_order_repeats_and_bytes_that_are_not_text() -> None:
     assert Message(id="1", headers=pairs).headers == (("b", b"\xff"), ("a", b"text"), ("b", b"2"))
 
 
+def test_pairs_of_headers_are_held_as_tuples_of_text_and_bytes() -> None:
+    given: Any = (["a", b"1"], ("b", bytearray(b"2")), ("c", "3"))
+    assert Message(id="1", headers=given).headers == (("a", b"1"), ("b", b"2"), ("c", b"3"))
+    assert {type(pair) for pair in Message(id="1", headers=given).headers} == {tuple}
+
+
+def test_a_header_is_found_in_any_case() -> None:
+    message = Message(id="1", headers=(("X-Id", b"1"), ("x-id", b"2"), ("\u0130d", b"3"), ("\u212aey", b"4")))
+    assert message.header("X-ID") == b"1"
+    assert message.header("\u0130D") == b"3"
+    assert message.header("key") == b"4"  # the sign for kelvin is a K
+    assert message.header("x-i") is None
+
+
 def test_headers_may_be_a_mapping() -> None:
     headers: Any = {"Content-Type": "text/plain", "n": 7}
     message = Message(id="1", headers=headers)

@@ -262,3 +262,48 @@ def test_whatever_arrives_is_resolved_to_a_message_or_to_a_reason(
         found = identity.resolve(Delivery(body=body, headers=headers, properties=properties))
         assert (found.id is None) == bool(found.why)
         Message(id=found.id or "none", source=found.source, type=found.type, content_type=found.content_type)
+
+
+_TEXTS = st.sampled_from(
+    [None, "", "a-1", "é" * 70, "x" * 300, "x" * 600, "a\0b", "a\ud800", b"a-1", b"\xff", 7]
+)
+_NAMES = st.sampled_from(
+    [
+        "ce-id",
+        "CE_ID",
+        "ce_source",
+        "ce-source",
+        "ce_type",
+        "ce-type",
+        "type",
+        "content-type",
+        "Content-Type",
+        "x",
+    ]
+)
+_VALUES = st.sampled_from(
+    [b"", b"a-1", b"%41", b"\xff", b"a\0b", b"x" * 300, b"x" * 600, b"application/json"]
+)
+_KINDS = st.sampled_from([None, "", "application/json", "text/plain", "application/cloudevents+json", b"a/b"])
+
+
+@given(
+    st.fixed_dictionaries({}, optional={"message_id": _TEXTS, "type": _TEXTS, "content_type": _KINDS}),
+    st.lists(st.tuples(_NAMES, _VALUES), max_size=5).map(tuple),
+    st.sampled_from(["", "shop"]),
+)
+def test_the_short_way_finds_what_the_long_way_finds(
+    properties: dict[str, Any], headers: Any, source: str
+) -> None:
+    identity = Identity(source=source)
+    delivered = delivery(b'{"a": 1}', headers, **properties)
+    short = identity._plain(delivered)
+    if short is not None:
+        long_way = Identity(id=lambda envelope: cloudevents(envelope) or broker_id(envelope), source=source)
+        assert short == long_way.resolve(delivered)
+
+
+def test_the_common_messages_go_the_short_way() -> None:
+    identity = Identity()
+    assert identity._plain(delivery(b"{}", message_id="a-1", type="paid")) is not None
+    assert identity._plain(delivery(b"{}", BINARY, content_type="application/json")) is not None

@@ -43,19 +43,20 @@ def event(body: bytes, headers: Headers, content_type: str) -> Event | None:
     """The event in a delivery, or None where there is none with both `id` and `source`. Never raises."""
     if content_type and media(content_type) == STRUCTURED:
         return _structured(body)
-    attributes = _binary(headers)
+    attributes = attributes_of(headers)
     if not attributes.get("id") or not attributes.get("source"):
         return None
     return Event(attributes["id"], attributes["source"], attributes.get("type", ""), body, content_type)
 
 
-def _binary(headers: Headers) -> Mapping[str, str]:
+def attributes_of(headers: Headers) -> Mapping[str, str]:
+    """`id`, `source` and `type` as binary mode has them, where they are; the first, where one is repeated."""
     found: dict[str, str] = {}
     for name, value in headers:
         attribute, encoded = _attribute(name)
         if attribute and attribute not in found:
             try:
-                found[attribute] = (unquote_to_bytes(value) if encoded else value).decode()
+                found[attribute] = (unquote_to_bytes(value) if encoded and b"%" in value else value).decode()
             except UnicodeDecodeError:
                 continue
     return found

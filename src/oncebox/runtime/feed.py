@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -18,12 +17,11 @@ from oncebox.core.effects import TWICE
 from oncebox.core.outcomes import Answer, Outcome, Status
 from oncebox.core.work import Item
 from oncebox.errors import BrokerUnavailable
-from oncebox.identity.ages import made_at
 from oncebox.message import Message
 from oncebox.runtime.intake import Intake
 from oncebox.runtime.mailbox import Mailbox
-from oncebox.runtime.meter import Meter
 from oncebox.runtime.performer import CLAIM_CHECK
+from oncebox.runtime.tallies import Tallies
 from oncebox.runtime.workers import pause_seconds
 
 log = logging.getLogger("oncebox")
@@ -33,42 +31,6 @@ ANSWER_SECONDS = 0.003
 ledger knows the message."""
 EXTEND_EVERY_SECONDS = 5.0
 EXTEND_BY_SECONDS = 30.0
-
-
-class Tallies:
-    """Counts per consumer, type and outcome since the last flush; written once a second, not per message."""
-
-    def __init__(self, meter: Meter | None = None) -> None:
-        self.meter = meter
-        """Where metrics are on: counts everything too, since the process started."""
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._drained = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Whether a second has passed since they were last written."""
-        return bool(self._counts) and time.monotonic() - self._drained >= 1.0
-
-    def add(self, consumer: str, message: Message, outcome: Outcome) -> None:
-        """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
-        kind = message.type
-        self._counts[consumer, kind, outcome.status] += 1
-        if self.meter is None:
-            return
-        self.meter.count(consumer, kind, outcome.status)
-        # What is replayed is old by intention.
-        if outcome.status is Status.PROCESSED and not message.replay:
-            made = made_at(message)
-            if made is not None:
-                self.meter.lag(consumer, kind, time.time() - made)
-
-    def drain(self) -> list[dict[str, object]]:
-        """What was counted since last time, sorted so that two processes lock rows in one order."""
-        counts, self._counts = self._counts, Counter()
-        self._drained = time.monotonic()
-        return [
-            {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}
-            for (consumer, kind, outcome), n in sorted(counts.items())
-        ]
 
 
 class Feed:
@@ -158,10 +120,9 @@ class Feed:
                     log.warning(text, self.source.name, error, lost, exc_info=unforeseen)
                 await asyncio.sleep(pause_seconds(lost))
                 continue
-            for delivery in deliveries:
-                self.outstanding[id(delivery)] = delivery
+            self.outstanding.update(zip(map(id, deliveries), deliveries, strict=True))
             try:
-                hand_out([self.intake.from_delivery(delivery) for delivery in deliveries])
+                hand_out(list(map(self.intake.from_delivery, deliveries)))
             except Exception as error:
                 # A payload store that is full or gone: nothing is lost, the broker keeps them.
                 lost += 1
@@ -191,10 +152,18 @@ class Feed:
         dead: list[tuple[Delivery, str]] = []
         nacks: list[tuple[Delivery, float]] = []
         buried: list[Item] = []
+        done: list[Message] = []
+        processed: Outcome | None = None
         while self._settled:
             item = self._settled.popleft()
             outcome = item.outcome
             assert outcome is not None
+            if outcome.status is Status.PROCESSED and not outcome.reason and item.delivery is not None:
+                # What nearly all are: counted together, acked, and nothing to report.
+                processed = outcome
+                done.append(item.message)
+                acks.append(item.delivery)
+                continue
             tallies.add(self.intake.consumer, item.message, outcome)
             report(self.intake.consumer, item, outcome)
             if item.delivery is None:
@@ -207,6 +176,8 @@ class Feed:
                 acks.append(item.delivery)
             elif outcome.answer is Answer.NACK:
                 nacks.append((item.delivery, outcome.delay_seconds))
+        if processed is not None:
+            tallies.add_done(self.intake.consumer, done, processed)
         try:
             if acks:
                 await self.source.ack(acks)
@@ -227,7 +198,9 @@ class Feed:
                 exc_info=None if isinstance(error, BrokerUnavailable) else error,
             )
         # Cancelled, they are still out: `give_back` releases them.
-        for delivery in (*acks, *(delivery for delivery, _ in (*dead, *nacks))):
+        for delivery in acks:
+            self.outstanding.pop(id(delivery), None)
+        for delivery, _ in (*dead, *nacks):
             self.outstanding.pop(id(delivery), None)
         self._room.set()
 
@@ -284,6 +257,11 @@ class Feed:
 def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
     """Messages of one key go to one worker, so that batches don't meet on the same rows; the rest
     goes where the line is shortest."""
+    if len(mailboxes) == 1:
+        mailboxes[0].items.extend(items)
+        if items:
+            mailboxes[0].ring()
+        return
     lines = [len(mailbox.items) + len(mailbox.active) for mailbox in mailboxes]
     for item in items:
         key = item.lane or item.message.key

@@ -88,7 +88,8 @@ class Intake:
             )
         elif item.handler is None and self.policy.mode == "inline":
             item.refusal = (Reason.UNKNOWN_TYPE, self.unknown_type(message.type))
-        self._place(item)
+        if self.policy.order_by is not None:
+            self._place(item)
         if item.refusal is None and self.store is not None and 0 < self.policy.claim_check_bytes < size:
             self._check_in(item)
         return item

@@ -22,7 +22,7 @@ from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
 from oncebox.errors import BrokerUnavailable
 from oncebox.policy import Policy
-from oncebox.runtime.feed import Feed, Tallies, hand_out, report
+from oncebox.runtime.feed import Feed, hand_out, report
 from oncebox.runtime.keeper import Keeper, new_worker_id
 from oncebox.runtime.lasting import lasting
 from oncebox.runtime.members import Member, concurrency, connection_settings, prefetch
@@ -32,6 +32,7 @@ from oncebox.runtime.receiver import Receiver
 from oncebox.runtime.relay import Bell, Relay, Routes, listen
 from oncebox.runtime.sessions import AsyncSideChannel, SideChannel, finished
 from oncebox.runtime.sweeper import Sweeper, check_window, warn_of_unbounded
+from oncebox.runtime.tallies import Tallies
 from oncebox.runtime.turns import Turns
 from oncebox.runtime.watchdog import Watchdog
 from oncebox.runtime.workers import Crew, TaskWorker, ThreadWorker, pause_seconds, report_loss

@@ -10,11 +10,12 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from oncebox.brokers.contract import Delivery
-from oncebox.brokers.kafka.lanes import Held, Lane, Tag, Waiting
+from oncebox.brokers.kafka.lanes import Held, Lane, Waiting
 
 __all__ = ["Desk"]
 
@@ -44,7 +45,6 @@ class Desk:
         self._delayed: list[tuple[float, int, Held]] = []
         self._bytes = 0
         self._arrivals = 0
-        self._turns = 0
 
     # The polling thread
 
@@ -68,14 +68,19 @@ class Desk:
     def put(self, read: Iterable[tuple[Lane, int, Delivery]]) -> None:
         """These were read, in this order."""
         with self._lock:
+            offsets: dict[Lane, list[int]] = {}
             for lane, offset, delivery in read:
                 if not lane.live:
                     continue
                 self._arrivals += 1
                 held = lane.held[offset] = Held(lane, offset, self._arrivals, delivery)
-                lane.tracker.read(offset)
                 self._fresh.append(held)
                 self._bytes += len(delivery.body)
+                if lane not in offsets:
+                    offsets[lane] = []
+                offsets[lane].append(offset)
+            for lane, those in offsets.items():
+                lane.tracker.read(those)
         self.wake()
 
     def is_full(self) -> bool:
@@ -147,9 +152,7 @@ class Desk:
 
     def wait_until_answered(self, lanes: Sequence[Lane], seconds: float) -> bool:
         """Until nothing of these partitions is out; False when that took too long."""
-        return self._wait(
-            lambda: not any(held.turn for lane in lanes for held in lane.held.values()), seconds
-        )
+        return self._wait(lambda: not any(held.out for lane in lanes for held in lane.held.values()), seconds)
 
     def retire(self, lanes: Iterable[Lane]) -> None:
         """These are no longer ours: what lies here is dropped, later answers are ignored."""
@@ -166,19 +169,18 @@ class Desk:
             self._settle(now)
             while len(taken) < limit and (self._back or self._fresh):
                 held = heapq.heappop(self._back) if self._back else self._fresh.popleft()
-                self._bytes -= len(held.delivery.body)
-                if not held.lane.live or held.lane.held.get(held.offset) is not held:
+                lane, delivery = held.lane, held.delivery
+                self._bytes -= len(delivery.body)
+                if lane.held.get(held.offset) is not held:
                     continue
-                key = self._key(held.delivery)
-                if key is not None and (waiting := held.lane.waiting.get(key)) is not None:
-                    waiting.behind.append(held)
+                if lane.waiting and (key := self._key(delivery)) is not None and key in lane.waiting:
+                    lane.waiting[key].behind.append(held)
                     continue
-                self._turns += 1
-                held.turn = self._turns
-                held.delivery.tag = Tag(held.lane, held.offset, held.turn)
-                if held.delivery.place is not None and held.lane.facts is not None:
-                    held.delivery.place = held.delivery.place._replace(**held.lane.facts._asdict())
-                taken.append(held.delivery)
+                held.out = True
+                delivery.tag = held
+                if lane.facts is not None and delivery.place is not None:
+                    delivery.place = delivery.place._replace(**lane.facts._asdict())
+                taken.append(delivery)
             self._tell()
         return taken
 
@@ -192,27 +194,30 @@ class Desk:
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """These are finished."""
         with self._lock:
+            offsets: dict[Lane, list[int]] = {}
             for delivery in deliveries:
-                held = self._answered(delivery.tag)
+                held = self._answered(delivery)
                 if held is not None:
-                    del held.lane.held[held.offset]
-                    held.lane.tracker.finish(held.offset)
+                    lane, offset = held.lane, held.offset
+                    del lane.held[offset]
+                    if lane not in offsets:
+                        offsets[lane] = []
+                    offsets[lane].append(offset)
+            for lane, those in offsets.items():
+                lane.tracker.finish(those)
             self._tell()
 
     def nack(self, delivery: Delivery, due: float) -> None:
         """Put off until `due`; what has the same key waits behind it."""
         with self._lock:
-            held = self._answered(delivery.tag)
+            held = self._answered(delivery)
             if held is not None and not held.lane.recalled:
                 # Kafka counts nothing; that we had it before, we know ourselves.
-                again = msgspec.structs.replace(
-                    delivery, deliveries=delivery.deliveries + 1, redelivered=True, tag=None
-                )
-                held.delivery = again
-                heapq.heappush(self._delayed, (due, held.arrival, held))
-                key = self._key(again)
+                again = self._held_anew(held, deliveries=delivery.deliveries + 1, redelivered=True)
+                heapq.heappush(self._delayed, (due, again.arrival, again))
+                key = self._key(again.delivery)
                 if key is not None:
-                    held.lane.waiting.setdefault(key, Waiting()).count += 1
+                    again.lane.waiting.setdefault(key, Waiting()).count += 1
             self._tell()
         self.wake()
 
@@ -220,10 +225,9 @@ class Desk:
         """There again at once, at their old places."""
         with self._lock:
             for delivery in deliveries:
-                held = self._answered(delivery.tag)
+                held = self._answered(delivery)
                 if held is not None and not held.lane.recalled:
-                    held.delivery = msgspec.structs.replace(delivery, tag=None)
-                    self._return(held)
+                    self._return(self._held_anew(held))
             self._tell()
         self.wake()
 
@@ -241,15 +245,21 @@ class Desk:
         if self._awaited is not None and self._awaited():
             self._changed.notify_all()
 
-    def _answered(self, tag: object) -> Held | None:
+    def _answered(self, delivery: Delivery) -> Held | None:
         """The message, when the answer is to its current hand-out; else it is late, and means nothing."""
-        if not isinstance(tag, Tag) or not tag.lane.live:
+        held = delivery.tag
+        if type(held) is not Held or held.lane.held.get(held.offset) is not held or not held.out:
             return None
-        held = tag.lane.held.get(tag.offset)
-        if held is None or held.turn != tag.turn:
-            return None
-        held.turn = 0
+        held.out = False
+        delivery.tag = None  # it has a hold on its delivery
         return held
+
+    def _held_anew(self, held: Held, **changes: Any) -> Held:
+        """The same message at its old place, to be handed out once more."""
+        delivery = msgspec.structs.replace(held.delivery, tag=None, **changes)
+        again = Held(held.lane, held.offset, held.arrival, delivery)
+        held.lane.held[held.offset] = again
+        return again
 
     def _return(self, held: Held) -> None:
         heapq.heappush(self._back, held)

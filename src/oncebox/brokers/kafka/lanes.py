@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.kafka.offsets import OffsetTracker
 
-__all__ = ["Facts", "Held", "Lane", "Tag", "Waiting"]
+__all__ = ["Facts", "Held", "Lane", "Waiting"]
 
 
 class Facts(NamedTuple):
@@ -59,17 +61,16 @@ class Lane:
         return offset < self.first + window and (self.end is None or offset < self.end)
 
 
-class Held:
-    """One message that was read and is not finished. `turn` is its current hand-out, 0 when it is here."""
+class Held(msgspec.Struct, eq=False):
+    """One message that was read and is not finished, and the tag of its delivery: a message that comes back after
+    it was out is held anew, so that a late answer is not taken for one to the next hand-out."""
 
-    __slots__ = ("arrival", "delivery", "lane", "offset", "turn")
-
-    def __init__(self, lane: Lane, offset: int, arrival: int, delivery: Delivery) -> None:
-        self.lane = lane
-        self.offset = offset
-        self.arrival = arrival
-        self.delivery = delivery
-        self.turn = 0
+    lane: Lane
+    offset: int
+    arrival: int
+    delivery: Delivery
+    out: bool = False
+    """Whether it is handed out, and not answered."""
 
     def __lt__(self, other: Held) -> bool:
         return self.arrival < other.arrival
@@ -83,11 +84,3 @@ class Waiting:
     def __init__(self) -> None:
         self.count = 0
         self.behind: list[Held] = []
-
-
-class Tag(NamedTuple):
-    """Whose answer it is: this hand-out of this message of this assignment."""
-
-    lane: Lane
-    offset: int
-    turn: int

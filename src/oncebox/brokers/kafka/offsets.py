@@ -5,7 +5,8 @@ No I/O, no clock. What decides that nothing unfinished is ever committed stands 
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
+from collections.abc import Sequence
 
 __all__ = ["OffsetTracker"]
 
@@ -17,36 +18,42 @@ class OffsetTracker:
     Offsets that were never read (compacted away, transaction markers) hold nothing up.
     """
 
-    __slots__ = ("_heap", "_next", "_open")
+    __slots__ = ("_next", "_open", "_order")
 
     def __init__(self) -> None:
         self._open: set[int] = set()
-        self._heap: list[int] = []
+        self._order: deque[int] = deque()
+        """Ascending: all that is unfinished, and of what is finished only what comes later."""
         self._next: int | None = None
 
     def __len__(self) -> int:
         """How many are unfinished."""
         return len(self._open)
 
-    def read(self, offset: int) -> None:
-        """This one was read, and is unfinished from now on."""
+    def read(self, offsets: Sequence[int]) -> None:
+        """These were read, in this order, and are unfinished from now on."""
+        if not offsets:
+            return
         # The last one read counts, not the highest: a log that lost its end writes the same offsets
         # again, and a position taken from before would pass messages that nobody has read.
-        self._next = offset + 1
-        if offset not in self._open:
-            self._open.add(offset)
-            heapq.heappush(self._heap, offset)
+        self._next = offsets[-1] + 1
+        self._open.update(offsets)
+        in_order = sorted(offsets)
+        if self._order and in_order[0] <= self._order[-1]:
+            self._order = deque(sorted(self._open))
+        else:
+            self._order.extend(in_order)
 
-    def finish(self, offset: int) -> None:
-        """This one is done for good. Finishing what is not open changes nothing."""
-        self._open.discard(offset)
+    def finish(self, offsets: Sequence[int]) -> None:
+        """These are done for good. Finishing what is not open changes nothing."""
+        self._open.difference_update(offsets)
 
     def position(self) -> int | None:
         """What may be committed: the first offset that is not finished; None before the first read."""
-        while self._heap and self._heap[0] not in self._open:
-            heapq.heappop(self._heap)
-        if self._heap and self._next is not None:
-            return min(self._heap[0], self._next)
+        while self._order and self._order[0] not in self._open:
+            self._order.popleft()
+        if self._order and self._next is not None:
+            return min(self._order[0], self._next)
         return self._next
 
     def span(self) -> int:

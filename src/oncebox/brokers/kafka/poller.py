@@ -131,20 +131,26 @@ class Poller(threading.Thread):
 
     def _read(self, consumer: Consumer, records: Iterable[Record]) -> None:
         read: list[tuple[Lane, int, Delivery]] = []
+        lane: Lane | None = None
         for record in records:
             problem = record.error()
             if problem is not None:
                 self._on_error(problem)
                 continue
-            topic, partition, offset = str(record.topic()), record.partition() or 0, record.offset() or 0
-            lane = self._desk.lane(topic, partition)
+            handed = delivery(record)
+            where = handed.provenance
+            topic, partition, offset = where["topic"], where["partition"], where["offset"]
+            # They come in runs of one partition.
+            if lane is None or partition != lane.partition or topic != lane.topic:
+                lane = self._desk.lane(topic, partition)
             if lane is None:
                 # Read under an assignment that has ended: its next owner reads it again.
                 continue
             if lane.first is None:
                 self._begin(consumer, lane, offset)
-            redelivered = lane.may_be_known(offset, self._desk.window)
-            handed = delivery(record, None, redelivered=redelivered)
+            if lane.may_be_known(offset, self._desk.window):
+                # Kafka does not count. More than one is what tells a message that kills its process.
+                handed.redelivered, handed.deliveries = True, 2
             if self._incarnations is not None:
                 handed.place = self._incarnations.place(consumer, lane, record)
             lane.last = offset

@@ -16,14 +16,13 @@ from oncebox.message import ID_BYTES_MAX, Headers, Message
 
 ID_HEADERS = ("message-id", "message_id", "messageid", "id", "ce_id")
 """Where producers put a message's id, most telling first. Kafka itself has no place for one."""
+_UNTOLD = len(ID_HEADERS)
 
 
-def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
+def delivery(record: Record) -> Delivery:
     """The record as it was read. A tombstone is an empty body, and `tombstone` in its provenance."""
     raw_headers: Any = record.headers()
-    headers: Headers = tuple(raw_headers) if raw_headers else ()
-    if not all(value for _, value in headers):
-        headers = tuple((name, value or b"") for name, value in headers)  # Kafka tells null from empty
+    headers, properties = _read(raw_headers) if raw_headers else ((), {})
     raw_key = record.key()
     key = None if raw_key is None else key_text(raw_key)
     provenance: dict[str, Any] = {
@@ -36,31 +35,23 @@ def delivery(record: Record, tag: Any, *, redelivered: bool) -> Delivery:
     kind, milliseconds = record.timestamp()
     if kind != TIMESTAMP_NOT_AVAILABLE:
         provenance["timestamp"] = milliseconds
-    properties = _properties(headers) if headers else {}
     if key is not None and raw_key not in (key, key.encode()):
         properties["key"] = raw_key  # for whoever writes it elsewhere
     value: Any = record.value()
     if value is None:
         provenance["tombstone"] = True
         value = b""
-    return Delivery(
-        body=value,
-        headers=headers,
-        properties=properties,
-        provenance=provenance,
-        key=key,
-        # Kafka does not count. More than one is what tells a message that kills its process.
-        deliveries=2 if redelivered else 1,
-        redelivered=redelivered,
-        tag=tag,
-    )
+    return Delivery(body=value, headers=headers, properties=properties, provenance=provenance, key=key)
 
 
-def _properties(headers: Headers) -> dict[str, Any]:
-    """What the headers say of identity and type; of several, the most telling, and of equals the first."""
+def _read(raw: list[tuple[str, bytes | None]]) -> tuple[Headers, dict[str, Any]]:
+    """The headers, and what they say of identity and type: of several, the most telling, and of equals the first."""
     found: dict[str, Any] = {}
-    best = len(ID_HEADERS)
-    for name, value in headers:
+    best = _UNTOLD
+    has_null = False
+    for name, value in raw:
+        if value is None:
+            has_null, value = True, b""
         role, rank = _role(name)
         if role == "message_id":
             if rank < best and value:
@@ -68,7 +59,9 @@ def _properties(headers: Headers) -> dict[str, Any]:
                 found[role] = _text(value)
         elif role and role not in found:
             found[role] = _text(value)
-    return found
+    # Kafka tells null from empty; we don't.
+    headers: Any = tuple((name, value or b"") for name, value in raw) if has_null else tuple(raw)
+    return headers, found
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,57 @@
+"""What a process counts for its consumers' status, and writes down once a second."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from oncebox.core.outcomes import Outcome, Status
+from oncebox.identity.ages import made_at
+from oncebox.message import Message
+from oncebox.runtime.meter import Meter
+
+
+class Tallies:
+    """Counts per consumer, type and outcome since the last flush; written once a second, not per message."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.meter = meter
+        """Where metrics are on: counts everything too, since the process started."""
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._drained = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether a second has passed since they were last written."""
+        return bool(self._counts) and time.monotonic() - self._drained >= 1.0
+
+    def add(self, consumer: str, message: Message, outcome: Outcome) -> None:
+        """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
+        kind = message.type
+        self._counts[consumer, kind, outcome.status] += 1
+        if self.meter is None:
+            return
+        self.meter.count(consumer, kind, outcome.status)
+        # What is replayed is old by intention.
+        if outcome.status is Status.PROCESSED and not message.replay:
+            made = made_at(message)
+            if made is not None:
+                self.meter.lag(consumer, kind, time.time() - made)
+
+    def add_done(self, consumer: str, messages: Sequence[Message], outcome: Outcome) -> None:
+        """Count the same outcome of each of these."""
+        if self.meter is not None:
+            for message in messages:
+                self.add(consumer, message, outcome)
+            return
+        for kind, n in Counter([message.type for message in messages]).items():
+            self._counts[consumer, kind, outcome.status] += n
+
+    def drain(self) -> list[dict[str, object]]:
+        """What was counted since last time, sorted so that two processes lock rows in one order."""
+        counts, self._counts = self._counts, Counter()
+        self._drained = time.monotonic()
+        return [
+            {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}
+            for (consumer, kind, outcome), n in sorted(counts.items())
+        ]
