@@ -26,7 +26,7 @@ from oncebox.engines.queries import load
 
 WARM = (
     "oncebox.drivers.asyncpg", "oncebox.drivers.psycopg", "oncebox.drivers.sqlite", "tests.crash.cells",
-    "tests.crash.worker",
+    "tests.crash.migrating", "tests.crash.worker",
 )  # fmt: skip
 """What every child needs, imported once."""
 

@@ -10,39 +10,15 @@ import msgspec
 import psycopg
 import pytest
 
-from oncebox.core.migrate import migrate as flow
-from oncebox.core.run import run
-from oncebox.core.steps import Step
 from oncebox.drivers.database import Database
-from oncebox.drivers.session import Settings, database_steps
-from oncebox.engines.migrations import latest, plan
+from oncebox.engines.migrations import latest
 from oncebox.engines.queries import prefix
 from oncebox.errors import OnceboxError
 from oncebox.runtime.schema import migrate
 from tests.crash.effects import reader
-from tests.crash.faults import Fault, Steps, moments, sever, spoil
+from tests.crash.faults import Fault, Steps, moments
+from tests.crash.migrating import migrate_with
 from tests.crash.nursery import Nursery
-
-
-def migrate_with(url: str, schema: str, steps: Steps) -> None:
-    """Migrate on a connection of its own, with the fault of `steps` in the way."""
-    database = Database(url, schema=schema)
-    session = database.connect(Settings())
-    table = database_steps(session)
-
-    def perform(step: Step) -> Any:
-        return table[type(step)](step)
-
-    try:
-        numbered = steps.numbered(perform, lambda step: sever(session), lambda: spoil(session))
-        run(flow(plan(database.dialect, schema)), numbered)
-    finally:
-        session.close()
-
-
-def in_child(url: str, schema: str, fault: dict[str, Any]) -> None:
-    """In a process that is killed on the way."""
-    migrate_with(url, schema, Steps(msgspec.convert(fault, Fault)))
 
 
 def applied(url: str, schema: str) -> list[int]:
@@ -89,7 +65,7 @@ def break_with(url: str, schema: str, fault: Fault, nursery: Nursery) -> None:
     """Migrate, and see it end by this fault and by nothing else."""
     if fault.what == "kill":
         arguments = {"url": url, "schema": schema, "fault": msgspec.to_builtins(fault)}
-        child = nursery.fork("tests.crash.test_migrating:in_child", **arguments)
+        child = nursery.fork("tests.crash.migrating:in_child", **arguments)
         assert child.wait() == -9, f"{fault}: {child.output}"
         return
     steps = Steps(fault)
@@ -100,7 +76,7 @@ def break_with(url: str, schema: str, fault: Fault, nursery: Nursery) -> None:
 
 def test_migrations_at_once_apply_each_version_once(database_url: str, nursery: Nursery) -> None:
     children = [
-        nursery.fork("tests.crash.test_migrating:in_child", url=database_url, schema="many", fault=_never())
+        nursery.fork("tests.crash.migrating:in_child", url=database_url, schema="many", fault=_never())
         for _ in range(4)
     ]
     assert [child.wait() for child in children] == [0] * 4, [child.output for child in children]

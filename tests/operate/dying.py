@@ -18,6 +18,7 @@ from typing import Any
 # Imported once, here, and not by every child.
 import obstore.store  # noqa: F401
 import psycopg
+import pyarrow.compute  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401
 
 import oncebox.drivers.psycopg
