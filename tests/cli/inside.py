@@ -54,5 +54,5 @@ class Desk:
 
     def audit(self, columns: str = AUDIT) -> list[tuple[Any, ...]]:
         """What is on record, in the order it was written."""
-        order = "rowid" if self.shop.kind.engine == "sqlite" else "ctid"
+        order = "rowid" if self.shop.kind.engine == "sqlite" else "at, ctid"
         return self.shop.rows(f"SELECT {columns} FROM {self.shop.table('audit')} ORDER BY {order}")

@@ -42,6 +42,8 @@ T = TypeVar("T")
 THREADS = 64
 
 EFFECT = "CREATE TABLE shop_effect (key TEXT NOT NULL, note TEXT NOT NULL)"
+NUMBERED = EFFECT.removesuffix(")") + ", n BIGINT GENERATED ALWAYS AS IDENTITY)"
+"""Where a row lies says nothing about its age once a vacuum has been there."""
 
 
 Through = Callable[[Perform], Perform]
@@ -64,7 +66,7 @@ class Shop:
             shutil.copyfile(_pattern(), _path(url))
         if not self.rows(f"SELECT 1 FROM {_catalogue(self.kind)} = 'shop_effect'"):
             migrate(self.app.database if self.app.database.serves_sync else App(url, **app).database)
-            self.rows(EFFECT)
+            self.rows(EFFECT if self.kind.engine == "sqlite" else NUMBERED)
 
     async def close(self) -> None:
         """Let go of every connection."""
@@ -286,7 +288,7 @@ class Shop:
 
     def notes(self) -> list[str]:
         """What effects say, in the order they were made on one worker."""
-        order = "rowid" if self.kind.engine == "sqlite" else "ctid"
+        order = "rowid" if self.kind.engine == "sqlite" else "n"
         return [note for (note,) in self.rows(f"SELECT note FROM shop_effect ORDER BY {order}")]
 
     def dead(self) -> list[tuple[Any, ...]]:
