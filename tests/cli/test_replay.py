@@ -1,20 +1,18 @@
 """`oncebox replay`: from the ledger and from a file, in the shadow and for real; refusals say what to do."""
 
-import io
 import json
 import sqlite3
 import sys
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from oncebox import App, Message
-from oncebox.cli.commands import run_command
 from oncebox.schema import migrate
+from tests.cli.inside import inside
 from tests.cli.kit import Done
 
 SECRET = "canary-in-the-payload"
@@ -102,10 +100,7 @@ def ask(place: Path, sql: str) -> list[Any]:
 
 def replay(place: Path, *words: str) -> Done:
     sys.modules.pop("replayed_shop", None)
-    out, err = io.StringIO(), io.StringIO()
-    argv = ["oncebox", "replay", "replayed_shop:app", *words]
-    with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
-        done = Done(run_command(), out.getvalue(), err.getvalue())
+    done = inside("replay", "replayed_shop:app", *words)
     assert SECRET not in done.out + done.err
     return done
 

@@ -2,15 +2,12 @@
 command output, whatever comes of the messages; it is shown where payloads were asked for."""
 
 import asyncio
-import io
 import re
 import secrets
 import signal
 import sqlite3
-import sys
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from pathlib import Path
-from unittest.mock import patch
 
 import httpx
 import psycopg
@@ -18,9 +15,9 @@ import pytest
 
 from oncebox import Message
 from oncebox.brokers.memory import Memory
-from oncebox.cli.commands import run_command
 from oncebox.schema import migrate
-from tests.cli.kit import Done, Running, oncebox
+from tests.cli.inside import inside
+from tests.cli.kit import Running, oncebox
 from tests.metrics.kit import Series, parse
 from tests.waiting import eventually_async
 
@@ -143,14 +140,6 @@ PURGE = ("purge", "--dry-run", "--consumer", "billing", "--retention", "30d")
 DEAD = ("taken", "refused", "says", "struct", "model", "bytes", "stranger")
 
 
-def command(*words: str) -> Done:
-    """A command, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "argv", ["oncebox", *words]), redirect_stdout(out), redirect_stderr(err):
-        code = run_command()
-    return Done(code, out.getvalue(), err.getvalue())
-
-
 def dead(series: Series) -> float:
     return sum(value for (name, _), value in series.items() if name == "oncebox_dead")
 
@@ -256,7 +245,7 @@ async def test_a_secret_is_shown_only_where_payloads_are_asked_for(
         "--by",
         "me",
     )
-    done = await asyncio.to_thread(command, *discard, "--database", secret_url)
+    done = await asyncio.to_thread(inside, *discard, "--database", secret_url)
     assert done.code == 0, done
     lists = [
         ("audit",),
@@ -270,7 +259,7 @@ async def test_a_secret_is_shown_only_where_payloads_are_asked_for(
     ]
     for asked in [*shown, *lists, ("status",), ("migrate",)]:
         for form in ((), ("--json",)):
-            done = await asyncio.to_thread(command, *asked, *form, "--database", secret_url)
+            done = await asyncio.to_thread(inside, *asked, *form, "--database", secret_url)
             # The doctor's says how bad it is.
             assert done.code in (0, 1) or asked == ("doctor",), (asked, done)
             text = done.out + done.err
@@ -286,8 +275,8 @@ async def test_a_secret_is_shown_only_where_payloads_are_asked_for(
             assert word not in text, (asked, _around(text, word))
     _age(database_url)
     archived = ("--consumer", "billing", "--retention", "30d", "--archive", str(tmp_path / "archive"))
-    purged = await asyncio.to_thread(command, "purge", *archived, "--json", "--database", secret_url)
-    listed = await asyncio.to_thread(command, "archive", "list", "--at", str(tmp_path / "archive"))
+    purged = await asyncio.to_thread(inside, "purge", *archived, "--json", "--database", secret_url)
+    listed = await asyncio.to_thread(inside, "archive", "list", "--at", str(tmp_path / "archive"))
     assert (purged.code, listed.code) == (0, 0), (purged, listed)
     assert '"archived"' in purged.out, "something was archived"
     for text in (purged.out + purged.err, listed.out + listed.err):
@@ -295,10 +284,10 @@ async def test_a_secret_is_shown_only_where_payloads_are_asked_for(
             assert word not in text, _around(text, word)
     nobody = f"postgresql://shop:{password}@127.0.0.1:1/shop"
     for asked in (("status",), ("show", "paid"), ("dead", "list"), ("migrate",)):
-        done = await asyncio.to_thread(command, *asked, "--database", nobody)
+        done = await asyncio.to_thread(inside, *asked, "--database", nobody)
         assert done.code != 0
         assert password not in done.out + done.err
-    asked_for = await asyncio.to_thread(command, "show", "model", "--payload", "--database", secret_url)
+    asked_for = await asyncio.to_thread(inside, "show", "model", "--payload", "--database", secret_url)
     assert card in asked_for.out, "the payload is there, and shown to whoever asks for it"
 
 
