@@ -37,10 +37,12 @@ demo-chain: $(DEV) ## run three services under kills; DATABASE=postgresql://…,
 
 # Types and layers are looked at beside the tests: alone they would leave a core idle. Tests start hundreds of
 # interpreters: where PYTHONDONTWRITEBYTECODE is set, each would compile the whole package, half of what it costs.
+# The first look at the tests is for what pytest makes of their assertions: it is kept, and no worker makes it again.
 test: $(DEV) servers style ## check, and run every test against real servers
 	@mkdir -p reports
 	@$(PY) -m compileall -q src tests proof examples benchmarks
 	@{ $(TYPES); } >reports/types.log 2>&1 & types=$$!; \
+		env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest --collect-only -qq >/dev/null 2>&1; \
 		$(PY) -m pytest $(PYTEST_ARGS); tests=$$?; \
 		wait $$types || { cat reports/types.log; exit 1; }; \
 		exit $$tests
