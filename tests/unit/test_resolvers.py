@@ -23,6 +23,7 @@ from oncebox.identity import (
     field,
     header,
 )
+from oncebox.identity.resolvers import carried_source
 from oncebox.message import ID_BYTES_MAX, TYPE_BYTES_MAX, Message
 from tests.unit.deliveries import BINARY, STRUCTURED, delivery, key
 
@@ -288,12 +289,14 @@ _KINDS = st.sampled_from([None, "", "application/json", "text/plain", "applicati
 
 
 @given(
-    st.fixed_dictionaries({}, optional={"message_id": _TEXTS, "type": _TEXTS, "content_type": _KINDS}),
+    st.fixed_dictionaries(
+        {}, optional={"message_id": _TEXTS, "type": _TEXTS, "source": _TEXTS, "content_type": _KINDS}
+    ),
     st.lists(st.tuples(_NAMES, _VALUES), max_size=5).map(tuple),
-    st.sampled_from(["", "shop"]),
+    st.sampled_from(["", "shop", carried_source]),
 )
 def test_the_short_way_finds_what_the_long_way_finds(
-    properties: dict[str, Any], headers: Any, source: str
+    properties: dict[str, Any], headers: Any, source: Any
 ) -> None:
     identity = Identity(source=source)
     delivered = delivery(b'{"a": 1}', headers, **properties)
@@ -307,3 +310,6 @@ def test_the_common_messages_go_the_short_way() -> None:
     identity = Identity()
     assert identity._plain(delivery(b"{}", message_id="a-1", type="paid")) is not None
     assert identity._plain(delivery(b"{}", BINARY, content_type="application/json")) is not None
+    assert identity._plain(delivery(b"{}", (*BINARY, ("Content-Type", b"application/json")))) is not None
+    carried = Identity(source=carried_source)
+    assert carried._plain(delivery(b"{}", message_id="a-1", type="paid", source="shop")) is not None

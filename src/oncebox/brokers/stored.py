@@ -8,7 +8,8 @@ import msgspec
 
 from oncebox.brokers.contract import Delivery, bound_identity
 from oncebox.errors import ConfigError, MessageError, TooLarge
-from oncebox.identity import Envelope, Identity, Resolver
+from oncebox.identity import Identity, Resolver
+from oncebox.identity.resolvers import carried_source
 from oncebox.message import Headers, Message
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
@@ -131,9 +132,4 @@ def to_store(message: Message | Delivery) -> Stored:
 def carried_identity(identity: Identity | None, type: str | Resolver | None) -> Identity:  # noqa: A002
     """The binding's identity, where a message's own `source` counts unless the binding names one."""
     bound = bound_identity(identity, type)
-    return bound if bound.source else msgspec.structs.replace(bound, source=_carried_source)
-
-
-def _carried_source(envelope: Envelope) -> str:
-    source = envelope.properties.get("source")
-    return source if isinstance(source, str) else ""
+    return bound if bound.source else msgspec.structs.replace(bound, source=carried_source)

@@ -18,6 +18,7 @@ BATCH = "application/cloudevents-batch+json"
 _ENCODED = "ce-"  # HTTP and NATS percent-encode the values
 _PREFIXES = (_ENCODED, "ce_", "cloudevents:", "cloudevents_")  # Kafka and AMQP write plain UTF-8
 _ATTRIBUTES = frozenset({"id", "source", "type"})
+CONTENT_TYPE = "content-type"
 
 
 class Event(NamedTuple):
@@ -50,7 +51,8 @@ def event(body: bytes, headers: Headers, content_type: str) -> Event | None:
 
 
 def attributes_of(headers: Headers) -> Mapping[str, str]:
-    """`id`, `source` and `type` as binary mode has them, where they are; the first, where one is repeated."""
+    """`id`, `source` and `type` as binary mode has them, and the content type, where they are; the first, where one
+    is repeated."""
     found: dict[str, str] = {}
     for name, value in headers:
         attribute, encoded = _attribute(name)
@@ -66,6 +68,8 @@ def attributes_of(headers: Headers) -> Mapping[str, str]:
 def _attribute(name: str) -> tuple[str, bool]:
     """The attribute that a header carries ("" for none of ours), and whether it is percent-encoded."""
     lower = name.lower()
+    if lower == CONTENT_TYPE:
+        return lower, False
     prefix = next((prefix for prefix in _PREFIXES if lower.startswith(prefix)), lower)
     attribute = lower.removeprefix(prefix)
     return (attribute if attribute in _ATTRIBUTES else "", prefix == _ENCODED)

@@ -9,7 +9,7 @@ import msgspec
 
 from oncebox.codec.payloads import nested_too_deep
 from oncebox.errors import ConfigError, MessageError
-from oncebox.identity.cloudevents import Event, attributes_of, event, header_text, text_of
+from oncebox.identity.cloudevents import CONTENT_TYPE, Event, attributes_of, event, header_text, text_of
 from oncebox.identity.ids import Part, business, content, position
 from oncebox.message import ID_BYTES_MAX, TYPE_BYTES_MAX, Headers, are_short, check_id, check_text
 
@@ -132,6 +132,12 @@ def broker_id(envelope: Envelope) -> str | None:
     return text_of(envelope.properties.get("message_id"))
 
 
+def carried_source(envelope: Envelope) -> str:
+    """The source that a message was sent with, where the broker carries one: `properties["source"]`."""
+    source = envelope.properties.get("source")
+    return source if isinstance(source, str) else ""
+
+
 def by_business(*parts: Part | field | header) -> Resolver:
     """A business key from parts of the message: `by_business("order", field("id"), "paid")`.
 
@@ -225,25 +231,24 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         """The commonest cases at a fraction of the cost: JSON whose id and type the broker carries, or the headers of
         an event. None for any doubt, which the long way settles."""
         source = self.source
+        properties = delivery.properties
+        if source is carried_source:
+            source = properties.get("source") or ""
         if self.id is not None or self.type is not None or type(source) is not str:
             return None
-        properties = delivery.properties
         id_: Any = properties.get("message_id")
         kind: Any = properties.get("type")
-        if not delivery.headers:
-            if properties.get("content_type") not in _JSON:
-                return None
-        elif properties.get("content_type") != "application/json":
-            return None  # a header may name another one
-        else:
+        declared = properties.get("content_type")
+        if delivery.headers:
             said = attributes_of(delivery.headers)
+            declared = declared or said.get(CONTENT_TYPE)
             if "id" in said and "source" in said:
                 id_, source, kind = said["id"], said["source"], said.get("type") or kind
                 if not source:
                     return None
             if not kind:
                 return None  # a header may be it
-        if not are_short(id_, source, kind):
+        if declared not in _JSON or not are_short(id_, source, kind):
             return None
         return Resolved(
             id=id_, source=source, type=kind, payload=delivery.body, content_type="application/json"

@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from oncebox.brokers.nats.headers import Raw
+from oncebox.brokers.nats.headers import LINE, Raw
 from oncebox.errors import BrokerUnavailable, ConfigError
 
 log = logging.getLogger("oncebox")
@@ -42,10 +42,10 @@ class Link(Client):
         """What the server last complained about, such as a permission that is missing."""
 
     async def _process_headers(self, headers: Any) -> dict[str, str] | None:
-        parsed = await super()._process_headers(headers)
         if not headers:
-            return parsed
-        raw = Raw(parsed or {})
+            return None
+        # Without a status in its first line it is a message's block, which only `incoming` reads.
+        raw = Raw() if headers.startswith(LINE) else Raw(await super()._process_headers(headers) or {})
         raw.block = headers
         return raw
 

@@ -17,14 +17,14 @@ from oncebox.message import Headers, Message
 ID = "Nats-Msg-Id"
 KEY = "ce-partitionkey"
 
-_LINE = b"NATS/1.0\r\n"
+LINE = b"NATS/1.0\r\n"
 NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # CloudEvents over NATS percent-encodes what is not printable ASCII, and the space, quote and percent sign.
 _PLAIN = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Raw(dict[str, str]):
-    """Headers as nats-py read them, with the block they came in."""
+    """Headers as nats-py read them, where they have a status, with the block they came in."""
 
     block: bytes = b""
 
@@ -81,7 +81,7 @@ def outgoing(message: Message, size_max: int) -> Pairs:
 
 def checked(pairs: list[tuple[str, bytes]], what: str, body_bytes: int, size_max: int) -> Pairs:
     """The pairs as they travel; errors as `outgoing`."""
-    size = body_bytes + len(_LINE) + 2
+    size = body_bytes + len(LINE) + 2
     for name, value in pairs:
         if not NAME.fullmatch(name):
             raise MessageError(
@@ -115,7 +115,11 @@ def incoming(headers: dict[str, str] | None) -> Headers:
 def first(headers: Headers, name: str) -> bytes | None:
     """The first value under a name, in any case."""
     wanted = name.lower()
-    return next((value for key, value in headers if key.lower() == wanted), None)
+    size = len(wanted)
+    for key, value in headers:
+        if len(key) == size and key.lower() == wanted:
+            return value
+    return None
 
 
 def key_of(headers: Headers) -> str | None:

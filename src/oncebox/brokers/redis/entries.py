@@ -46,29 +46,42 @@ def fields_of(message: Message) -> list[bytes]:
 
 def delivery_of(fields: Fields, payload: str, provenance: dict[str, object], count: int) -> Delivery:
     """The delivery of an entry; its tag is (entry id, count)."""
-    pairs = list(zip(fields[::2], fields[1::2], strict=True))
-    plain = [pair for pair in pairs if not pair[0].startswith(_HEADER)]
-    headers = [(name.removeprefix(_HEADER), value) for name, value in pairs if name.startswith(_HEADER)]
-    words = {_WORDS[name]: value.decode() for name, value in reversed(plain) if _is_word(name, value)}
-    body = next((value for name, value in plain if name == payload.encode()), None)
+    wanted = payload.encode()
+    body: bytes | None = None
+    headers: _Pairs = []
+    plain: _Pairs = []
+    others: _Pairs = []
+    words: dict[str, str] = {}
+    for pair in zip(fields[::2], fields[1::2], strict=True):
+        name, value = pair
+        if name.startswith(_HEADER):
+            headers.append((name.removeprefix(_HEADER), value))
+            continue
+        plain.append(pair)
+        word = _WORDS.get(name)
+        if word is not None:
+            try:
+                words.setdefault(word, value.decode())
+            except UnicodeDecodeError:
+                word = None
+        if name == wanted:
+            body = value if body is None else body
+        elif word is None:
+            others.append(pair)
     if body is not None:
-        headers += [pair for pair in plain if pair[0] != payload.encode() and not _is_word(*pair)]
+        headers += others
     elif (body := _as_json(plain)) is None:
         headers += plain
     return Delivery(
         body=body or b"",
-        headers=tuple((name.decode("utf-8", "backslashreplace"), value) for name, value in headers),
+        headers=tuple([(name.decode("utf-8", "backslashreplace"), value) for name, value in headers]),
         key=words.pop("key", None),
-        properties=dict(words),
+        properties=words,
         provenance=provenance,
         deliveries=count,
         redelivered=count > 1,
         tag=(provenance["id"], count),
     )
-
-
-def _is_word(name: bytes, value: bytes) -> bool:
-    return name in _WORDS and _is_text(value)
 
 
 def _as_json(plain: _Pairs) -> bytes | None:

@@ -144,7 +144,7 @@ class Reader:
 
     def _fit_batch(self, taken: Taken, count: int) -> None:
         """Fewer at once when entries are large."""
-        size = sum(len(part) for _, fields, _ in taken for part in fields)
+        size = sum([sum(map(len, fields)) for _, fields, _ in taken])
         if size > BATCH_BYTES:
             self._batch_max = max(1, len(taken) * BATCH_BYTES // size)
         elif len(taken) == count:
