@@ -33,7 +33,7 @@ class Query:
         self.text = text
         self.each = each
         self.statements = tuple(part.strip() for part in text.split(";\n")) if each else (text,)
-        self.is_script = not each and (";\n" in text or text.startswith("CREATE"))
+        self.is_script = not each and (";\n" in text or text.startswith(("CREATE", "CALL")))
         """No statement with parameters: several, or one that can have none."""
         found = _PARAM.findall(text)
         self.order = tuple(found)
@@ -243,6 +243,7 @@ class Queries:
     replay_known: Query
     replay_changes: Query
     replay_counts: Query
+    finished: Query | None = None
     fence: Query | None = None
     sweep_purge: Query | None = None
     leaves: Query | None = None

@@ -56,8 +56,10 @@ class AsyncpgSession(PostgresSession):
 
     async def _prepare(self) -> None:
         try:
-            await self.raw.execute(postgresql.prepare(self.queries, check=True))
-            self.prepared = postgresql.PREPARED | {postgresql.CHECK}
+            await self.raw.execute(postgresql.prepare(self.queries))
+            self.prepared = postgresql.PREPARED
+            if await self.raw.fetchval(postgresql.has_check(self.queries)):
+                self.check = postgresql.check(self.queries)
         except asyncpg.PostgresError:
             self.prepared = frozenset()  # no tables yet: the first statement says so
 

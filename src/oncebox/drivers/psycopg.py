@@ -75,9 +75,12 @@ class PsycopgSession(PostgresSession):
         return self._script(postgresql.begin(self._bounded(step), self.prepared, self._begin))
 
     def _prepare(self) -> None:
-        result = self.raw.pgconn.exec_(postgresql.prepare(self.queries).encode())
-        if result.status == ExecStatus.COMMAND_OK:
+        ask = f"{postgresql.prepare(self.queries)}; {postgresql.has_check(self.queries)}"
+        result = self.raw.pgconn.exec_(ask.encode())
+        if result.status == ExecStatus.TUPLES_OK:
             self.prepared = postgresql.PREPARED
+            if result.get_value(0, 0) == b"t":
+                self.check = postgresql.check(self.queries)
 
     def _script(self, text: str, *, committing: bool = False) -> int:
         # Straight to libpq, which releases the GIL while it waits: half the cost of a cursor. And
@@ -106,6 +109,11 @@ class PsycopgSession(PostgresSession):
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
+
+    def handled(self) -> None:
+        # All is well as a rule, and libpq says so in one word; it knows no status of a connection that was closed.
+        if self.raw.pgconn.transaction_status != TransactionStatus.INTRANS:
+            super().handled()
 
     def failed(self) -> bool:
         return self.raw.info.transaction_status == TransactionStatus.INERROR

@@ -86,6 +86,8 @@ class PostgresSession:
 
     prepared: frozenset[str] = frozenset()
     """Names of queries this session has prepared."""
+    check = postgresql.CHECK
+    """How a transaction is closed."""
     settings: Settings
 
     @property
@@ -127,9 +129,9 @@ class PostgresSession:
         return self._script(postgresql.RESTORE)
 
     def commit(self, step: Commit) -> Any:
-        if step.then is not None:
+        if self.pooled and step.then is not None:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
-        return self._script(postgresql.commit(step, self.prepared, self._begin), committing=True)
+        return self._script(postgresql.commit(step, self.prepared, self._begin, self.check), committing=True)
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with; `kind` is what it annotated."""

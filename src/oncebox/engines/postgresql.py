@@ -20,12 +20,12 @@ RESTORE = "ROLLBACK TO SAVEPOINT oncebox"
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
 PREPARED = frozenset({"claim"})
-CHECK = "finished"
-"""The closing check, as a prepared statement's name."""
-_CHECK = (
-    "SELECT set_config('oncebox.finished', {}, true), "
-    "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM {})::int"
+CHECK = (
+    "SELECT set_config('oncebox.finished', '{0}', true), "
+    "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{0}')::int"
 )
+"""The closing check of who can't know whether the database has the procedure for it: migrations, and sessions that
+prepare nothing."""
 
 _UNAVAILABLE = ("08", "57P", "53300", "25P03", "58", "XX000")
 
@@ -82,39 +82,46 @@ def script(calls: tuple[Call, ...], prepared: frozenset[str] = frozenset()) -> s
     return "; ".join([text(call, prepared) for call in calls])
 
 
-def prepare(queries: Queries, check: bool = False) -> str:
-    """What a session of our own prepares: the claim, which every message plans anew otherwise; and the closing
-    check, where the driver does not deallocate everything while a handler runs."""
-    parts = [f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)]
-    if check:
-        parts.append(f"PREPARE oncebox_{CHECK}(text) AS {_CHECK.format('$1', '$1')}")
-    return "; ".join(parts)
+def prepare(queries: Queries) -> str:
+    """What a session of our own prepares: the claim, which every message plans anew otherwise."""
+    return "; ".join(
+        f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)
+    )
+
+
+def has_check(queries: Queries) -> str:
+    """Asks whether the database has the procedure that closes a transaction."""
+    assert queries.finished is not None
+    return f"SELECT to_regprocedure('{queries.finished.text.split()[1].partition('(')[0]}(text)') IS NOT NULL"
+
+
+def check(queries: Queries) -> str:
+    """The closing check, where the database has it."""
+    assert queries.finished is not None
+    return queries.finished.text.replace(":token", "'{0}'")
 
 
 def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
-    parts = [how]
+    text = how
     if not step.carried:
-        parts.append(f"SET LOCAL oncebox.claim = '{step.token}'")
+        text += f"; SET LOCAL oncebox.claim = '{step.token}'"
     if step.lazy:
-        parts.append("SET LOCAL synchronous_commit = off")
+        text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:
-        parts.append(f"SET LOCAL lock_timeout = {step.lock_ms}")
-    if step.calls:
-        parts.append(script(step.calls, prepared))
-    return "; ".join(parts)
+        text += f"; SET LOCAL lock_timeout = {step.lock_ms}"
+    return f"{text}; {script(step.calls, prepared)}" if step.calls else text
 
 
-def commit(step: Commit, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
+def commit(
+    step: Commit, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT, check: str = CHECK
+) -> str:
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
-    parts = [script(step.calls)] if step.calls else []
-    token = f"'{step.token}'"
-    parts.append(f"EXECUTE oncebox_{CHECK}({token})" if CHECK in prepared else _CHECK.format(token, token))
-    parts.append("COMMIT")
-    if step.then is not None:
-        parts.append(begin(step.then, prepared, how))
-    return "; ".join(parts)
+    text = f"{check.format(step.token)}; COMMIT"
+    if step.calls:
+        text = f"{script(step.calls)}; {text}"
+    return text if step.then is None else f"{text}; {begin(step.then, prepared, how)}"
 
 
 def translate(sqlstate: str | None, *, committing: bool = False) -> errors.OnceboxError:
@@ -145,7 +152,7 @@ def translate(sqlstate: str | None, *, committing: bool = False) -> errors.Onceb
             return errors.TransactionEnded(
                 "the handler ended the transaction by itself (COMMIT or ROLLBACK); the runtime does that"
             )
-        case "42P01" | "3F000" | "42703":
+        case "42P01" | "3F000" | "42703" | "42883" if committing or sqlstate != "42883":
             return errors.SchemaMissing(
                 "the oncebox tables are missing from this database or older than this oncebox; run: oncebox migrate"
             )

@@ -85,19 +85,23 @@ class Performer:
         handler = items[0].handler
         if handler is None:
             raise errors.UsageError(f"no handler for type {items[0].message.type!r}")
-        messages = [item.whole or self._whole(item.message) for item in items]
         first = items[0]
-        for item in items:  # a run that was undone may have been another one's with this item first
-            item.publications, item.sendings = [], []
-        tx = Tx(self.work.consumer, messages[0], 1 + first.attempts + first.deaths, self.work.outlets)
-        first.publications, first.sendings = tx.publications, tx.sendings
+        message = first.message
+        if first.whole is not None or message.headers:
+            message = first.whole or self._whole(message)
+        attempt = 1 + first.attempts + first.deaths
         if handler.effect is not None:
             key = idempotency_key(self.work, first)
-            call = EffectCall(self.work.consumer, messages[0], key, 1 + first.attempts + first.deaths)
-            return handler.decode(messages[0]), messages[0], call
-        if handler.batch:
-            return [handler.decode(message) for message in messages], messages, tx
-        return handler.decode(messages[0]), messages[0], tx
+            return handler.decode(message), message, EffectCall(self.work.consumer, message, key, attempt)
+        tx = Tx(self.work.consumer, message, attempt, self.work.outlets)
+        first.publications, first.sendings = tx.publications, tx.sendings
+        if not handler.batch:
+            return handler.decode(message), message, tx
+        messages = [message]
+        for item in items[1:]:  # a run that was undone may have been another one's with this item first
+            item.publications, item.sendings = [], []
+            messages.append(item.whole or self._whole(item.message))
+        return [handler.decode(message) for message in messages], messages, tx
 
     def _whole(self, message: Message) -> Message:
         """The message with its payload, wherever that is kept."""

@@ -9,6 +9,10 @@ VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestam
         CASE WHEN set_config('oncebox.claim', :token, true) <> '' THEN :lazy::boolean END)
 ON CONFLICT DO NOTHING
 
+-- name: finished
+-- The closing check, sent with COMMIT: divides by zero where the transaction is not the one that was opened.
+CALL {p}finished(:token)
+
 -- name: claim_many
 -- Sorted by key: two batches that insert the same ids in different order would deadlock.
 INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
