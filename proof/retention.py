@@ -4,7 +4,7 @@ Nine tenths of the rows are past their window. A process handles inline messages
 slices: some seconds with it, some without, in turn, so that whatever else the machine does falls on both. What counts
 is how many rows a second go while it purges, and what share of their rate the messages keep. Writes
 `reports/retention.json`; exits 1 below 5,000 rows a second or 80 %, or when a row is gone that should be there.
-Then the same with a ledger in partitions by day, a tenth as large, whose days are dropped: there it is 95 %.
+Then the same with a ledger in partitions by day, whose days that are past are dropped: there it is 95 %.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 
 from oncebox import App, Message
-from oncebox.core import partitions, sweep
-from oncebox.core.leaves import lowest, read_tree
-from oncebox.core.run import run, run_async
+from oncebox.core import partitions
+from oncebox.core.leaves import midnight, read_tree
+from oncebox.core.run import run
 from oncebox.drivers.session import Settings, database_steps
-from oncebox.runtime.days import Days
 from oncebox.runtime.schema import migrate
-from oncebox.runtime.sweeper import PAUSE, STEPS, Sweeper
+from oncebox.runtime.sweeper import Sweeper
 from tests.operate.partitioned import days_ago, uuid7
 from tests.servers import Postgres
 
+T = TypeVar("T")
 REPORT = Path("reports/retention.json")
 ROWS = 10_000_000
 OLD_SHARE = 0.9
@@ -42,8 +42,9 @@ SLICE_SECONDS = 2.0
 TASKS = 4
 RATE_MIN = 5_000.0
 KEPT_MIN = 0.8
-DAYS = range(31, 41)
+OLD_DAYS = range(12, 102)
 """So many days ago are those that are dropped."""
+YOUNG_DAYS = range(1, 10)
 PARTITIONS_KEPT_MIN = 0.95
 
 Count = Any
@@ -103,29 +104,39 @@ def fill(url: str, rows: int) -> int:
     return old
 
 
+DAY_ID = (
+    "(SELECT substr(hex, 1, 8) || '-' || substr(hex, 9) || '-7' || substr(md5(n::text)::uuid::text, 16) "
+    "FROM lpad(to_hex({start} + (n - %(first)s) * 86400000 / (%(last)s - %(first)s)), 12, '0') hex)"
+)
+"""A UUIDv7 of a day that begins at `start`, in milliseconds; they are spread over the day, as they come."""
+
+
 def fill_days(url: str, rows: int) -> int:
-    """A ledger in partitions: the rows of ten days that are past, as many in each. How many they are."""
+    """A ledger in partitions: the rows of days that are past, as many in each, and of days in the window. How many
+    are past it."""
     app = App(url)
     session = app.database.connect(Settings())
     steps = database_steps(session)
     ask: Callable[[Any], Any] = lambda op: run(op, lambda step: steps[type(step)](step))  # noqa: E731
-    queries, each = app.database.queries, rows // len(DAYS)
+    queries = app.database.queries
     ask(partitions.split(queries, "billing", "uuid7"))
     [split] = ask(read_tree(queries, 0)).splits
+    old, first = int(rows * OLD_SHARE), 0
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE effect (id text NOT NULL)")
-        for n, days in enumerate(DAYS):
-            day = days_ago(days)
-            ask(partitions.make_day(queries, split, day))
-            low = lowest("uuid7", day)
-            text = INSERT.format(
-                table=f"ledger_1_{day:%Y%m%d}", id=f"'{low}-' || substr(md5(n::text)::uuid::text, 15)"
-            )
-            connection.execute(text.encode(), {"first": n * each, "last": (n + 1) * each, "age": days})
+        for ages, last in ((OLD_DAYS, old), (YOUNG_DAYS, rows)):
+            bounds = [first + (last - first) * n // len(ages) for n in range(len(ages) + 1)]
+            for days, low, high in zip(reversed(ages), bounds[:-1], bounds[1:], strict=True):
+                day = days_ago(days)
+                ask(partitions.make_day(queries, split, day))
+                start = int(midnight(day).timestamp()) * 1000
+                text = INSERT.format(table=f"ledger_1_{day:%Y%m%d}", id=DAY_ID.format(start=start))
+                connection.execute(text.encode(), {"first": low, "last": high, "age": days})
+            first = last
         connection.execute("VACUUM ANALYZE oncebox.ledger")
         connection.execute("CHECKPOINT")
     session.close()
-    return each * len(DAYS)
+    return old
 
 
 def handle(url: str, done: Count, stop: Event) -> None:
@@ -152,83 +163,60 @@ def handle(url: str, done: Count, stop: Event) -> None:
     asyncio.run(all_of_them())
 
 
-def purge(url: str, deleted: Count, go: Event, ended: Event) -> None:
-    """A process that walks as `oncebox run` does, while it may."""
+class InTurns(Sweeper):
+    """Walks as `oncebox run` does, while it may."""
+
+    def __init__(self, app: App, deleted: Count, go: Event, rests: Event) -> None:
+        super().__init__(app.database, [app.consumer("billing", retention=WINDOW_SECONDS)], "proof")
+        self._deleted = deleted
+        self._go = go
+        self._rests = rests
+
+    async def may(self) -> None:
+        """Tell what is gone by now, and wait for the next turn. No turn is as long as the lease."""
+        self._deleted.value = self.counts.total()
+        while not self._go.is_set():
+            self._rests.set()
+            await asyncio.sleep(0.01)
+        self._rests.clear()
+
+    async def paced(self, step: Awaitable[T], pause: float | None = None) -> T:
+        await self.may()
+        return await super().paced(step, pause)
+
+
+def purge(url: str, deleted: Count, go: Event, rests: Event, ended: Event) -> None:
+    """A process that walks the whole ledger."""
 
     async def walk() -> None:
-        app = App(url)
-        consumer = app.consumer("billing", retention=WINDOW_SECONDS)
-        sweeper = Sweeper(app.database, [consumer], "proof")
-        session = await app.database.connect_async(Settings())
-        perform = sweeper.performer(session)
-        queries, step = app.database.queries, STEPS["postgresql"]
-        walking = await run_async(sweep.begin_walk(queries, "proof"), perform)
-        assert walking is not None
-        while True:
-            while not go.is_set():
-                await asyncio.sleep(0.01)
-                # A pause here may be longer than the lease; in life nobody pauses in a walk.
-                await run_async(sweep.begin_walk(queries, "proof"), perform)
-            op = sweep.sweep_step(queries, sweeper.windows, walking, "proof", step)
-            found = await sweeper.paced(run_async(op, perform))
-            assert found is not None, "the lease was lost"
-            with deleted.get_lock():
-                deleted.value += sum(found.values())
-            if walking.place == 0:
-                break
-        await session.close()
+        sweeper = InTurns(App(url), deleted, go, rests)
+        await sweeper.may()
+        while not await sweeper.cycle(rest_seconds=0.0):
+            await sweeper.may()
+        deleted.value = sweeper.counts.total()
+        rests.set()
 
     asyncio.run(walk())
     ended.set()
 
 
-def drop(url: str, deleted: Count, go: Event, ended: Event) -> None:
-    """A process that drops the days that are past, while it may."""
-
-    async def walk() -> None:
-        app = App(url)
-        sweeper = Sweeper(app.database, [app.consumer("billing", retention=WINDOW_SECONDS)], "proof")
-        session = await app.database.connect_async(Settings())
-        perform, queries = sweeper.performer(session), app.database.queries
-        while True:
-            while not go.is_set():  # noqa: ASYNC110 - another process's
-                await asyncio.sleep(0.01)
-            walking = await run_async(sweep.begin_walk(queries, "proof", (), sweeper.windows), perform)
-            assert walking is not None, "the lease was lost"
-            leaf = next((leaf for leaf in walking.leaves if leaf.day is not None), None)
-            if leaf is None:
-                break
-            walking.place = leaf.first
-            days = Days(queries, walking, "proof", perform)
-            at = time.monotonic()
-            gone = await days.clear(sweeper.windows)
-            with deleted.get_lock():
-                deleted.value += sum(gone.values())
-            walking.place = leaf.end
-            await days.retire(leaf)
-            await asyncio.sleep(PAUSE * (time.monotonic() - at))
-        await session.close()
-
-    asyncio.run(walk())
-    ended.set()
-
-
-def measure(url: str, most_seconds: float, purging: Callable[..., None]) -> dict[str, Any]:
+def measure(url: str, most_seconds: float) -> dict[str, Any]:
     """Slices in turn until the walk has ended, or the time is over."""
     context = multiprocessing.get_context("spawn")
     done, deleted = context.Value("q", 0), context.Value("q", 0)
-    stop, go, ended = context.Event(), context.Event(), context.Event()
+    stop, go, rests, ended = context.Event(), context.Event(), context.Event(), context.Event()
     load = context.Process(target=handle, args=(url, done, stop))
-    walk = context.Process(target=purging, args=(url, deleted, go, ended), daemon=True)
+    walk = context.Process(target=purge, args=(url, deleted, go, rests, ended), daemon=True)
     load.start()
     walk.start()
     slices: list[tuple[bool, float, float]] = []
     purged_seconds = 0.0
     try:
-        _until(lambda: done.value > 500, 60)
+        _until(lambda: done.value > 500, 60, "the load does not start")
         began = time.monotonic()
         while not ended.is_set() and time.monotonic() - began < most_seconds:
             for with_purge in (False, True) if len(slices) % 4 == 0 else (True, False):
+                turn = time.monotonic()
                 (go.set if with_purge else go.clear)()
                 time.sleep(0.2)  # what is under way ends
                 handled, gone, at = done.value, deleted.value, time.monotonic()
@@ -237,8 +225,10 @@ def measure(url: str, most_seconds: float, purging: Callable[..., None]) -> dict
                 slices.append(
                     (with_purge, (done.value - handled) / seconds, (deleted.value - gone) / seconds)
                 )
-                purged_seconds += seconds if with_purge else 0.0
                 go.clear()
+                purged_seconds += time.monotonic() - turn if with_purge else 0.0
+        # What is under way is counted when it has ended.
+        _until(rests.is_set, 120, "the purge does not stop")
         complete = ended.is_set()
     finally:
         stop.set()
@@ -265,10 +255,10 @@ def measure(url: str, most_seconds: float, purging: Callable[..., None]) -> dict
     }
 
 
-def _until(holds: Callable[[], bool], seconds: float) -> None:
+def _until(holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
     until = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < until, "the load does not start"
+        assert time.monotonic() < until, otherwise
         time.sleep(0.05)
 
 
@@ -308,7 +298,7 @@ def part(rows: int, most_seconds: float, by_days: bool = False) -> Part:
         old = (fill_days if by_days else fill)(url, rows)
         filled = time.monotonic() - began
         print(f"{rows:,} rows in {filled:.0f} s", flush=True)
-        found = measure(url, most_seconds, drop if by_days else purge)
+        found = measure(url, most_seconds)
         left, wrong = judge(url, rows, old, found, PARTITIONS_KEPT_MIN if by_days else KEPT_MIN)
     return Part(
         rows=rows, old=old, purged=found["purged"], purge_rows_per_second=round(found["rate"]),
@@ -325,7 +315,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("walk", "partitions"), help="one of the two")
     told = parser.parse_args()
     walk = part(told.rows, told.seconds) if told.only != "partitions" else None
-    days = part(told.rows // 10, told.seconds, by_days=True) if told.only != "walk" else None
+    days = part(told.rows, told.seconds, by_days=True) if told.only != "walk" else None
     report = Report(walk=walk, partitions=days)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_bytes(msgspec.json.format(msgspec.json.encode(report)))

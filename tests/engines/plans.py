@@ -120,7 +120,8 @@ ELSEWHERE = {
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep
     "sweep_find", "sweep_look", "sweep_purge", "leaves", "partition_held", "partition_told", "partition_count",
-    "partition_lock", "partition_clear", "partition_retire", "partition_make",  # a partition at a time
+    "partition_spent", "partition_lock", "partition_empty", "partition_clear", "partition_retire",
+    "partition_make",  # a partition at a time
     "partition_lock_all", "partition_whole", "partition_parent", "partition_join", "partition_undo", "partition_rows",
     "archive_sizes", "archive_extras", "forget", "forgotten",
     "archive_known", "archive_restore", "archive_restore_results", "archive_restore_kept",  # by people

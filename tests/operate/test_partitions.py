@@ -1,13 +1,16 @@
 """A ledger in partitions: the same answers wherever a row lies, and nothing goes that has to stay."""
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -175,6 +178,26 @@ def test_an_app_with_an_engine_makes_and_drops_them_too(ledger: Ledger, driver: 
     sweeper = asyncio.run(walk())
     assert (sweeper.counts, sweeper.over) == ({"billing": 5}, [ledger.leaf(20)])
     assert ledger.tree().splits[0].days == [days_ago(-n) for n in range(8)]
+
+
+def test_a_day_is_followed_by_a_longer_rest_than_a_step(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.split(20)
+    ledger.known(20, 5)
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    # By this clock every step takes a second.
+    clock = SimpleNamespace(monotonic=itertools.count().__next__, time=time.time)
+    monkeypatch.setattr("oncebox.runtime.sweeper.time", clock)
+    monkeypatch.setattr("oncebox.runtime.sweeper.asyncio", SimpleNamespace(sleep=rest))
+    sweeper = Sweeper(ledger.app.database, [ledger.billing], "me")
+    assert asyncio.run(sweeper.cycle(rest_seconds=0.0, most_seconds=1e9))
+    assert sweeper.over == [ledger.leaf(20)]
+    assert rests == [9.0, 4.0, 9.0] * (len(rests) // 3), "a partition is emptied, walked and dropped"
 
 
 def test_whoever_has_lost_the_lease_drops_nothing(ledger: Ledger) -> None:

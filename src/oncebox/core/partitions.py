@@ -49,18 +49,23 @@ def clear_day(queries: Queries, leaf: Leaf, windows: str, fence: Call) -> Op[tup
     `windows` is as for the walk, which decides by the same words what is past its window.
     """
     token, name = new_token(), leaf.name
-    everything = {"windows": windows, "first": 0, "last": _ALL, "limit": HELD_MAX + 1}
+    everything = {"windows": windows, "first": 0, "last": _ALL}
     try:
         yield Begin(token, lock_ms=LOCK_MS, lazy=True)
         yield Execute((_call(queries.partition_lock, ledger=name),))
-        yield Execute((_call(queries.partition_held, everything, ledger=name),))
-        [(rows, held, latest)] = yield Fetch(_call(queries.partition_told, ledger=name))
+        [(rows, spent, latest)] = yield Fetch(_call(queries.partition_spent, everything, ledger=name))
+        held, change = rows - spent, queries.partition_empty
+        if 0 < held <= min(HELD_MAX, rows - 1):
+            most = {**everything, "limit": HELD_MAX + 1}
+            yield Execute((_call(queries.partition_held, most, ledger=name),))
+            # Counted anew: more may be dead by now, or past its window.
+            [(rows, held, latest)] = yield Fetch(_call(queries.partition_told, ledger=name))
+            change = queries.partition_clear
         if held > HELD_MAX or held == rows:
             yield Rollback()
             return None
         marks = [{"consumer": leaf.consumer, "received": microseconds(latest)}]
-        clear = _call(queries.partition_clear, ledger=name)
-        if not (yield Execute((clear, Call(queries.forget, {"rows": marks}), fence))):
+        if not (yield Execute((_call(change, ledger=name), Call(queries.forget, {"rows": marks}), fence))):
             yield Rollback()
             return None
         yield Commit(token)

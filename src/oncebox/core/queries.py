@@ -257,6 +257,8 @@ class Queries:
     partition_lock: Query | None = None
     partition_held: Query | None = None
     partition_told: Query | None = None
+    partition_spent: Query | None = None
+    partition_empty: Query | None = None
     partition_clear: Query | None = None
     partition_count: Query | None = None
     partition_retire: Query | None = None

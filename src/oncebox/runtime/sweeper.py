@@ -43,6 +43,8 @@ ARCHIVE_STEPS = {"postgresql": 256, "sqlite": 10_000}
 """The same where there is an archive: a part is a file, and few large ones are better to have than many."""
 PAUSE = 4.0
 """After each step, for so many times as long as it took: purging is never more than a fifth of a backend's work."""
+DAY_PAUSE = 9.0
+"""The same for a partition as a whole, which keeps a backend busy for longer at a stretch: a tenth of its work."""
 ARCHIVE_PAUSE = 1.0
 """The same where there is an archive: most of a step is not the database's work then."""
 DAY_SECONDS = 86_400.0
@@ -171,12 +173,12 @@ class Sweeper:
             await finished(session.close())
         return found
 
-    async def paced(self, step: Awaitable[T]) -> T:
+    async def paced(self, step: Awaitable[T], pause: float | None = None) -> T:
         """A step, and a pause in proportion to it: messages come first."""
         began = time.monotonic()
         done = await step
-        pause = self.pause if self.pause is not None else ARCHIVE_PAUSE if self.archives else PAUSE
-        await asyncio.sleep(pause * (time.monotonic() - began))
+        usual = pause if pause is not None else ARCHIVE_PAUSE if self.archives else PAUSE
+        await asyncio.sleep((usual if self.pause is None else self.pause) * (time.monotonic() - began))
         return done
 
     @property
@@ -259,7 +261,7 @@ class Sweeper:
         deleted: Counter[str] = Counter()
         done = False
         while not done and time.monotonic() - began < most_seconds:
-            cleared, leaf = await self.paced(days.clear(self._windows())), walk.leaf
+            cleared, leaf = await self.paced(days.clear(self._windows()), DAY_PAUSE), walk.leaf
             deleted += cleared
             self.counts += cleared
             op = sweep.sweep_step(queries, self._windows(), walk, self.holder, step)
@@ -270,7 +272,7 @@ class Sweeper:
             deleted += found
             self.counts += found
             done = walk.place == 0
-            await days.retire(leaf)
+            await self.paced(days.retire(leaf), DAY_PAUSE)
         self.over += days.dropped
         _tell(deleted)
         return done

@@ -46,29 +46,43 @@ ALTER TABLE {p}[parent] ATTACH PARTITION {p}[ledger] FOR VALUES FROM ('[low]') T
 {as_owner};
 LOCK TABLE {p}[ledger] IN SHARE ROW EXCLUSIVE MODE
 
+-- part: bare
+-- What has left nothing beside the ledger. The walk deletes all of it together.
+  AND NOT EXISTS (SELECT 1 FROM {p}result t WHERE t.consumer = l.consumer AND t.source = l.source
+                  AND t.message_id = l.message_id)
+  AND NOT EXISTS (SELECT 1 FROM {p}attempt t WHERE t.consumer = l.consumer AND t.source = l.source
+                  AND t.message_id = l.message_id)
+  AND NOT EXISTS (SELECT 1 FROM {p}effect t WHERE t.consumer = l.consumer AND t.source = l.source
+                  AND t.message_id = l.message_id)
+  AND NOT EXISTS (SELECT 1 FROM {p}kept t WHERE t.consumer = l.consumer AND t.source = l.source
+                  AND t.message_id = l.message_id)
+
+-- name: partition_spent
+-- How many there are, how many of them may go at once, and the latest receipt of those. In most days that is all of them, and
+-- to list what stays would take twice as long.
+SELECT (SELECT count(*) FROM {p}[ledger]), count(*), max(l.received)
+{past}
+{bare}
+
 -- name: partition_held
--- What must stay: all that is not shown to be past its window, and all that left something beside the ledger, which
--- the walk deletes together. No more than can be put back quickly.
+-- What must stay: all that is not shown to be past its window, and all that left something beside the ledger. No more
+-- than can be put back quickly.
 CREATE TEMPORARY TABLE oncebox_held ON COMMIT DROP AS
-WITH past AS MATERIALIZED (
+WITH spent AS MATERIALIZED (
     SELECT l.ctid AS place
     {past}
-      AND NOT EXISTS (SELECT 1 FROM {p}result t WHERE t.consumer = l.consumer AND t.source = l.source
-                      AND t.message_id = l.message_id)
-      AND NOT EXISTS (SELECT 1 FROM {p}attempt t WHERE t.consumer = l.consumer AND t.source = l.source
-                      AND t.message_id = l.message_id)
-      AND NOT EXISTS (SELECT 1 FROM {p}effect t WHERE t.consumer = l.consumer AND t.source = l.source
-                      AND t.message_id = l.message_id)
-      AND NOT EXISTS (SELECT 1 FROM {p}kept t WHERE t.consumer = l.consumer AND t.source = l.source
-                      AND t.message_id = l.message_id)
+    {bare}
 )
-SELECT l.* FROM {p}[ledger] l WHERE NOT EXISTS (SELECT 1 FROM past WHERE past.place = l.ctid) LIMIT :limit
+SELECT l.* FROM {p}[ledger] l WHERE NOT EXISTS (SELECT 1 FROM spent WHERE spent.place = l.ctid) LIMIT :limit
 
 -- name: partition_told
 -- How many there are, how many stay, and the latest receipt of the others.
 SELECT count(*), (SELECT count(*) FROM pg_temp.oncebox_held),
        max(l.received) FILTER (WHERE h.message_id IS NULL)
 FROM {p}[ledger] l LEFT JOIN pg_temp.oncebox_held h ON h.source = l.source AND h.message_id = l.message_id
+
+-- name: partition_empty
+TRUNCATE {p}[ledger]
 
 -- name: partition_clear
 TRUNCATE {p}[ledger];
