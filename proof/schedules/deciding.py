@@ -7,9 +7,11 @@ from oncebox.core.audit import Act
 from oncebox.core.dead import Choice, Decision, decide
 from oncebox.core.keys import close_gaps
 from oncebox.core.steps import Op, Script
+from oncebox.core.unfinished import decide_claims
 from oncebox.core.work import Item, Work
 from oncebox.policy import Backoff, Policy
 from proof.schedules.world import World
+from tests.crash.deciding import leave_unfinished
 
 WINDOW_SECONDS = 86_400.0
 STEP = 1_000_000
@@ -38,6 +40,26 @@ def one_old(world: World) -> None:
     never = "0" if world.is_sqlite else "'-infinity'"
     world.reader.execute(f"UPDATE {p}sweep SET until = {never}, place = 0")
     world.old = (world.name, "s", "o")
+
+
+def one_unfinished(world: World) -> None:
+    """The guard has claimed message `a`, its block has raised, and was committed all the same."""
+    leave_unfinished(world.url, world.name, [world.message("a")])
+
+
+def redrive_claims(world: World, work: Work, items: list[Item]) -> Op[None]:
+    """A person takes back what the guard has left."""
+    yield from _decide_claims(work, "redrive")
+
+
+def discard_claims(world: World, work: Work, items: list[Item]) -> Op[None]:
+    """A person lets go what the guard has left."""
+    yield from _decide_claims(work, "discard")
+
+
+def _decide_claims(work: Work, decision: Decision) -> Op[None]:
+    act = Act(verb=f"dead {decision}", who="somebody", reason="it was looked at")
+    yield from decide_claims(work.queries, decision, Choice(consumer=work.consumer), act)
 
 
 def decide_all(world: World, work: Work, items: list[Item]) -> Op[None]:

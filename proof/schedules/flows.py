@@ -18,7 +18,16 @@ from oncebox.core.steps import Op, Script
 from oncebox.core.stored import bury_unknown, work_batch
 from oncebox.core.work import Item, Work
 from oncebox.policy import Backoff, Mode, Policy
-from proof.schedules.deciding import decide_all, gaps, one_dead, one_old, purge
+from proof.schedules.deciding import (
+    decide_all,
+    discard_claims,
+    gaps,
+    one_dead,
+    one_old,
+    one_unfinished,
+    purge,
+    redrive_claims,
+)
 from proof.schedules.ordering import ORDERING
 from proof.schedules.world import AT_ONCE, World
 
@@ -198,7 +207,18 @@ SMALL = (
     Flow("one conflict", "inline", _stream, ("a!",), small=True),
 )
 """One message each: every order there is."""
-BY_NAME |= {flow.name: flow for flow in SMALL}
+DELIVERED = (
+    *SMALL,
+    Flow("one in a batch", "inline", _batch, ("a",), words={"batch": 2}),
+    Flow("one received", "stored", _receive, ("a",)),
+    Flow("one conflict received", "stored", _receive, ("a!",)),
+)
+CLAIMS = (
+    Flow("redrive claims", "claims", redrive_claims, first=one_unfinished),
+    Flow("discard claims", "claims", discard_claims, first=one_unfinished),
+)
+"""These meet another delivery of what the guard has left."""
+BY_NAME |= {flow.name: flow for flow in (*DELIVERED, *CLAIMS)}
 
 
 def pairs() -> list[tuple[Flow, ...]]:
@@ -212,8 +232,9 @@ def pairs() -> list[tuple[Flow, ...]]:
 
 
 def small_pairs() -> list[tuple[Flow, ...]]:
-    """Every two of the small flows."""
-    return [(one, other) for at, one in enumerate(SMALL) for other in SMALL[at:]]
+    """Every two of the small flows; and each delivery with what a person decides about its claim."""
+    found = [(one, other) for at, one in enumerate(SMALL) for other in SMALL[at:]]
+    return [*found, *((one, other) for one in DELIVERED for other in CLAIMS)]
 
 
 TRIPLES = (

@@ -54,6 +54,7 @@ class World:
     """A database, three workers' hands, and what was seen in the schedule that is running."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self.database = Database(url)
         self.is_sqlite = self.database.dialect == "sqlite"
         self.prefix = "oncebox_" if self.is_sqlite else "oncebox."

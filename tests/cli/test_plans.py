@@ -30,6 +30,7 @@ def _calls(queries: Queries) -> dict[str, Call]:
         "unfinished_choose": Call(queries.unfinished_choose, chosen),
         "unfinished_count": Call(queries.unfinished_count, chosen),
         "unfinished_drop": Call(queries.unfinished_drop, {"rows": [{**SCOPE, "message_id": "m7"}]}),
+        "unfinished_discard": Call(queries.unfinished_discard, {"rows": [{**SCOPE, "message_id": "m7"}]}),
         "status_queue": Call(queries.status_queue, {"consumers": ["c1"], "cap": 1000}),
         "status_workers": Call(queries.status_workers, {}),
         "show_scopes": Call(queries.show_scopes, {"consumer": None, "cap": 1000}),

@@ -136,6 +136,8 @@ class _Facts:
             return "dead"
         if row is None:
             return "unknown"
+        if row.state == UNFINISHED and self.dead[key]:
+            return "conflict"  # another payload lies beside a claim: both wait for a person
         return {
             DISCARDED: "discarded", STALE: "stale", SUPPRESSED: "suppressed", UNFINISHED: "unfinished"
         }.get(row.state, "done")  # fmt: skip
@@ -194,6 +196,12 @@ def _effects_and_done_rows_agree(facts: _Facts, tables: Tables) -> Iterable[str]
     for waiting in tables.queue:
         if waiting.key not in facts.ledger:
             yield f"I3: {name(waiting.key)} is in the queue without a ledger row"
+    for grave in tables.dead:
+        if grave.key not in facts.ledger:
+            yield f"I3: {name(grave.key)} is among the dead without a ledger row"
+    for row in tables.ledger:
+        if row.state == DISCARDED and facts.own_grave(row.key) is not None:
+            yield f"I3: {name(row.key)} is discarded, and among the dead"
 
 
 def _outgoing_follows_effects(facts: _Facts, tables: Tables) -> Iterable[str]:

@@ -53,6 +53,8 @@ def test_good_history_has_no_violation() -> None:
         ({}, {"ledger": [Ledger(A, state=2), Ledger(B)]}, "took effect, but it is discarded"),
         ({}, {"effects": [], "outgoing": []}, "I3: message 'a' of 's' for 'billing' is done, but it had no effect"),
         ({}, {"queue": [Queued(("billing", "s", "c"), 1)]}, "is in the queue without a ledger row"),
+        ({}, {"dead": [Dead(("billing", "s", "c"), "exhausted")]}, "is among the dead without a ledger row"),
+        ({}, {"ledger": [Ledger(A, state=2), Ledger(B)], "dead": [Dead(A, "exhausted")]}, "discarded, and among the"),
         ({}, {"outgoing": []}, "I4: message 'a' of 's' for 'billing' has 1 effects and 0 outgoing rows"),
         ({}, {"queue": [Queued(A, 1, payload=b"1")]}, "I5: message 'a' of 's' for 'billing' was sent and is waiting"),
         ({"sent": [Sent(A, b"1", "dead")]}, {}, "I5: message 'a' of 's' for 'billing' should have ended dead"),

@@ -45,6 +45,7 @@ HOT: dict[str, dict[str, Any]] = {
     "guard_lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup_one": {"consumer": "c1", **key_rows(1)[0]},
+    "hold": {**ONE, "fingerprint": b"f", "state": 1},
     "keep_result": {**ONE, "body": b"1"},
     "keep": {"consumer": "c1", "rows": key_rows(1, key=None, **CONTENT)},
     "store": {"consumer": "c1", "rows": key_rows(900_001, **MARK, **PLACE, key=None, **CONTENT)},
@@ -116,6 +117,7 @@ ELSEWHERE = {
     "keys_stuck", "keys_count", "place_of", "dead_list", "dead_choose", "dead_count", "dead_row",  # by people
     "dead_reopen", "dead_requeue", "dead_discard", "dead_drop",
     "status_unfinished", "unfinished_list", "unfinished_choose", "unfinished_count", "unfinished_drop",  # tests/cli
+    "unfinished_discard",
     "sweep_lease", "sweep_move", "sweep_free", "sweep_end", "sweep_keys", "sweep_keys_drop", "sweep_tally",
     "low_note", "low_drop",
     "sweep_results", "sweep_attempts", "sweep_effects", "sweep_kept", "sweep_drop",  # test_plans of the sweep

@@ -215,6 +215,11 @@ def test_once_the_app_has_it_too_it_is_told_once(site: Site) -> None:
     ]  # fmt: skip
     assert site.counts() == {"billing": 1}, "a conflict says nothing about the claim that it clashes with"
     assert site("dead", "redrive", "a", *WHY).out == "1 in line again\n"
+    refused = site("dead", "redrive", "clash", *WHY)
+    assert (refused.code, "settle it with oncebox dead resolve" in refused.err) == (2, True)
+    assert site("dead", "redrive", "--all", *WHY, "--json").json()["count"] == 0
+    assert site("dead", "resolve", "clash", "--stands", "first", *WHY).code == 0
+    assert "1 free to run" in site("dead", "redrive", "clash", *WHY).out
 
 
 def test_a_ledger_in_partitions_finds_it_by_index_everywhere(pg_url: str) -> None:

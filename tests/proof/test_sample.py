@@ -99,7 +99,7 @@ def test_schedule_that_breaks_the_promise_is_found_and_can_be_repeated(sqlite_ur
 
 def test_pairs_of_flows_that_can_meet_are_many() -> None:
     assert len(pairs()) >= 90
-    assert len(small_pairs()) == 6
+    assert len(small_pairs()) == 18
     assert len(triples()) >= 12
 
 

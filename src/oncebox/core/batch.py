@@ -17,8 +17,9 @@ from math import isqrt
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
-from oncebox.core.inline import known_outcome, spilling, vouch
+from oncebox.core.inline import spilling, vouch
 from oncebox.core.keeping import keeping
+from oncebox.core.known import holds, known_outcome
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
@@ -260,6 +261,9 @@ def _known(work: Work, known: list[Item], later: list[Item]) -> Op[tuple[Call, .
             continue
         outcome = known_outcome(work, item, row)
         if isinstance(outcome, Verdict):
+            if not (yield from holds(work, item, row)):
+                later.append(item)
+                continue
             calls += (bury(work, item, outcome.reason, outcome.error, 0),)
             outcome = outcome.outcome
         item.outcome = outcome

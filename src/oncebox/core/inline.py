@@ -6,16 +6,11 @@ this one's COMMIT, so that a message costs two round trips and its handler's own
 
 from __future__ import annotations
 
-from typing import Any
-
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import (
     RERUNS_MAX,
     STATE_DISCARDED,
-    STATE_STALE,
-    STATE_SUPPRESSED,
-    STATE_UNFINISHED,
     Fate,
     Verdict,
     bury,
@@ -24,6 +19,7 @@ from oncebox.core.failure import (
     record_attempt,
 )
 from oncebox.core.keeping import keeping
+from oncebox.core.known import holds, known_outcome
 from oncebox.core.lanes import advance_those, enter, lanes_of, leave, lock
 from oncebox.core.outcomes import OBSERVED, Outcome, Reason, Status
 from oncebox.core.outgoing import outgoing_calls
@@ -233,7 +229,10 @@ def already_known(work: Work, item: Item, token: str) -> Op[bool]:
 def look_up(work: Work, item: Item) -> Op[Outcome | Verdict | None]:
     """What the ledger says about a delivery whose key is taken; None when the row has gone meanwhile."""
     rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
-    return known_outcome(work, item, tuple(rows[0])) if rows else None
+    known = known_outcome(work, item, tuple(rows[0])) if rows else None
+    if isinstance(known, Verdict) and not (yield from holds(work, item, rows[0])):
+        return None
+    return known
 
 
 def end_known(work: Work, item: Item, token: str, known: Outcome | Verdict | None) -> Op[None]:
@@ -259,39 +258,6 @@ def observed(work: Work, item: Item) -> Op[bool]:
     elif found.status is Status.DUPLICATE:
         item.observed = OBSERVED[Status.DUPLICATE]
     return item.observed is not None
-
-
-def known_outcome(work: Work, item: Item, row: tuple[Any, ...]) -> Outcome | Verdict:
-    """What a ledger row says about another delivery of its key; a Verdict is still to be buried."""
-    _, _, kind, fingerprint, state, lazy, queued, reason, body = row
-    item.doubtful = bool(lazy)
-    known = bytes(fingerprint)
-    if known and item.fingerprint and known != item.fingerprint:
-        error: errors.OnceboxError = errors.PayloadConflict(
-            f"consumer {work.consumer!r}: id {item.message.id!r} is known with another "
-            + (
-                "payload; the type is the same"
-                if kind == item.message.type
-                else f"type or payload (known type {kind!r}, this one {item.message.type!r})"
-            )
-        )
-        return Verdict(Fate.DEAD, error, Reason.CONFLICT)
-    if state == STATE_UNFINISHED:
-        error = errors.UnfinishedClaim(
-            f"consumer {work.consumer!r}: an earlier block for id {item.message.id!r} failed and was committed "
-            "all the same; look at its effects, then redrive or discard it"
-        )
-        return Verdict(Fate.DEAD, error, Reason.UNFINISHED)
-    if reason is not None:
-        return Outcome(Status.DEAD, reason=str(reason))
-    if queued:
-        return Outcome(Status.WAITING)
-    status = {
-        STATE_DISCARDED: Status.DISCARDED,
-        STATE_STALE: Status.STALE,
-        STATE_SUPPRESSED: Status.SUPPRESSED,
-    }.get(state, Status.DUPLICATE)
-    return Outcome(status, decode_result(bytes(body)) if body is not None else None)
 
 
 def refuse(work: Work, item: Item, token: str) -> Op[None]:

@@ -86,6 +86,7 @@ class Queries:
     unclaim: Query
     lookup: Query
     lookup_one: Query
+    hold: Query
     keep_result: Query
     keep: Query
     store: Query
@@ -190,6 +191,7 @@ class Queries:
     unfinished_choose: Query
     unfinished_count: Query
     unfinished_drop: Query
+    unfinished_discard: Query
     sweep_lease: Query
     sweep_move: Query
     sweep_free: Query

@@ -10,7 +10,8 @@ from oncebox.core.failure import (
     Verdict,
     bury,
 )
-from oncebox.core.inline import claiming, known_outcome, vouch
+from oncebox.core.inline import claiming, vouch
+from oncebox.core.known import holds, known_outcome
 from oncebox.core.lanes import advance_those, block, enter, lanes_from, lock, starts
 from oncebox.core.outcomes import Outcome, Status
 from oncebox.core.steps import (
@@ -116,20 +117,36 @@ def _already_known(work: Work, items: list[Item]) -> Op[None]:
         )
     )
     found = {(row[0], row[1]): tuple(row) for row in rows}
-    graves: list[tuple[Item, Verdict]] = []
+    graves: list[tuple[Item, Verdict, tuple[Any, ...]]] = []
     for item in items:
         row = found.get((item.message.source, item.message.id))
         if row is None:
             continue  # gone meanwhile: left without an outcome, so it is stored again
         outcome = known_outcome(work, item, row)
         if isinstance(outcome, Verdict):
-            graves.append((item, outcome))
+            graves.append((item, outcome, row))
         else:
             item.outcome = outcome
     if graves:
-        yield from write(work, tuple(bury(work, item, str(v.reason), v.error, 0) for item, v in graves))
-        for item, verdict in graves:
-            item.outcome = verdict.outcome
+        yield from _bury(work, graves)
+
+
+def _bury(work: Work, graves: list[tuple[Item, Verdict, tuple[Any, ...]]]) -> Op[None]:
+    """Bury those whose ledger row is still as it was looked at; the others are left without an outcome."""
+    token = work.token()
+    held: list[tuple[Item, Verdict]] = []
+    try:
+        yield Begin(token)
+        for item, verdict, row in sorted(graves, key=lambda grave: grave[2][:2]):
+            if (yield from holds(work, item, row)):
+                held.append((item, verdict))
+        yield Commit(token, tuple(bury(work, item, str(v.reason), v.error, 0) for item, v in held))
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            yield Rollback()
+        raise
+    for item, verdict in held:
+        item.outcome = verdict.outcome
 
 
 def receive_refused(work: Work, item: Item) -> Op[None]:

@@ -12,7 +12,7 @@ from oncebox.core.audit import Act, Touched, audit
 from oncebox.core.dead import BATCH, COUNT_MAX, LIST_MAX, Choice, Count, DeadLetter, Decision, dead_letters
 from oncebox.core.outcomes import Reason
 from oncebox.core.queries import Queries
-from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Op, Rollback
+from oncebox.core.steps import Begin, Call, Commit, Fetch, Op, Rollback
 from oncebox.core.work import new_token
 
 FREE = "free: its next delivery is the first"
@@ -29,7 +29,8 @@ def all_dead(queries: Queries, choice: Choice) -> Op[list[DeadLetter]]:
 def unfinished_claims(
     queries: Queries, choice: Choice, limit: int, *, lock: bool = False
 ) -> Op[list[DeadLetter]]:
-    """The chosen ones of which nothing lies among the dead; `lock` leaves out what somebody else has in hand now."""
+    """The chosen ones that are not among the dead themselves; `lock` leaves out what somebody else has in hand now, and
+    what another payload of the same id lies beside: that has to be settled first."""
     params = _params(choice, limit)
     if params is None:
         return []
@@ -54,7 +55,8 @@ def count_claims(queries: Queries, choice: Choice) -> Op[list[Count]]:
 def decide_claims(queries: Queries, decision: Decision, choice: Choice, act: Act) -> Op[list[DeadLetter]]:
     """Take back or discard up to `BATCH` of the chosen ones, in one transaction with their audit rows.
 
-    One that was taken back is known no more: its next delivery is the first. A discarded one never runs.
+    One that was taken back is known no more: its next delivery is the first. A discarded one never runs. Conflicts with
+    one are settled first.
     Returns what was changed; none when nothing is left.
     """
     token = new_token()
@@ -64,12 +66,15 @@ def decide_claims(queries: Queries, decision: Decision, choice: Choice, act: Act
         if not found:
             yield Rollback()
             return []
-        rows = [
-            {"consumer": c.consumer, "source": c.source, "message_id": c.id, "fingerprint": c.fingerprint}
-            for c in found
-        ]
+        rows = [{"consumer": each.consumer, "source": each.source, "message_id": each.id} for each in found]
         again = decision == "redrive"
-        yield Execute((Call(queries.unfinished_drop if again else queries.dead_discard, {"rows": rows}),))
+        change = queries.unfinished_drop if again else queries.unfinished_discard
+        changed = {tuple(row) for row in (yield Fetch(Call(change, {"rows": rows})))}
+        # Another delivery may have been buried since: then it is among the dead, and no claim any more.
+        found = [each for each in found if (each.consumer, each.source, each.id) in changed]
+        if not found:
+            yield Rollback()
+            return []
         result = FREE if again else "discarded"
         touched = [
             Touched(consumer=claim.consumer, source=claim.source, id=claim.id, result=result)

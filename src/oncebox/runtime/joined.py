@@ -10,8 +10,8 @@ from typing import Any
 
 from oncebox import errors
 from oncebox.core.guard import Join
-from oncebox.core.inline import known_outcome
 from oncebox.core.keeping import keeping
+from oncebox.core.known import known_outcome
 from oncebox.core.lanes import advance_those, enter, lock, starts_unseen
 from oncebox.core.outcomes import OBSERVED, Outcome, Status
 from oncebox.core.outgoing import Outlets, publish_call, send_calls

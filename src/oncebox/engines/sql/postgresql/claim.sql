@@ -122,6 +122,14 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) x
 
+-- name: hold
+-- Whether the row is still as it was looked at; then nobody changes or deletes it before this transaction ends. Not
+-- waited for: who has it now is about to change it.
+SELECT 1 FROM {p}ledger
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+  AND fingerprint = :fingerprint AND state = :state
+FOR SHARE SKIP LOCKED
+
 -- name: keep_result
 INSERT INTO {p}result (consumer, source, message_id, body)
 VALUES (:consumer, :source, :message_id, :body)

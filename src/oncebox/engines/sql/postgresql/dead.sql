@@ -105,6 +105,10 @@ WHERE d.consumer = k.consumer AND d.source = k.source AND d.message_id = k.messa
 EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
         AND d.message_id = l.message_id AND (d.fingerprint = l.fingerprint OR l.fingerprint = ''::bytea))
 
+-- part: beside
+-- Something of its id lies among the dead: itself, or another payload, whose history the ledger row is.
+EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source AND d.message_id = l.message_id)
+
 -- part: unfinished
 FROM {p}ledger l
 WHERE l.state = 1
@@ -126,7 +130,7 @@ ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
 SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type,
        extract(epoch FROM statement_timestamp() - l.received)::float8
 {unfinished}
-  AND NOT {buried}
+  AND NOT {beside}
 ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
 FOR UPDATE OF l SKIP LOCKED
 
@@ -135,12 +139,22 @@ SELECT u.consumer, u.type, count(*)
 FROM (
     SELECT l.consumer, l.type
     {unfinished}
-      AND NOT {buried}
+      AND NOT {beside}
     LIMIT :limit
 ) u
 GROUP BY u.consumer, u.type ORDER BY u.consumer, u.type
 
 -- name: unfinished_drop
--- The next delivery is the first again.
+-- The next delivery is the first again. Asked once more, now that nobody can bury it: who did so after the choice had
+-- looked, and before it had its locks, is seen by a statement of its own only.
 DELETE FROM {p}ledger l USING unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
 WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id AND l.state = 1
+  AND NOT {beside}
+RETURNING l.consumer, l.source, l.message_id
+
+-- name: unfinished_discard
+UPDATE {p}ledger l SET state = 2
+FROM unnest(:consumer::text[], :source::text[], :message_id::text[]) AS k(consumer, source, message_id)
+WHERE l.consumer = k.consumer AND l.source = k.source AND l.message_id = k.message_id AND l.state = 1
+  AND NOT {beside}
+RETURNING l.consumer, l.source, l.message_id

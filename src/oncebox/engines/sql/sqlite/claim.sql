@@ -72,6 +72,12 @@ LEFT JOIN {p}dead d ON d.consumer = l.consumer AND d.source = l.source
 LEFT JOIN {p}result r ON r.consumer = l.consumer AND r.source = l.source AND r.message_id = l.message_id
 WHERE l.consumer = :consumer AND l.source = :source AND l.message_id = :message_id
 
+-- name: hold
+-- Whether the row is still as it was looked at; there is one writer at a time.
+SELECT 1 FROM {p}ledger
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+  AND fingerprint = :fingerprint AND state = :state
+
 -- name: keep_result
 INSERT INTO {p}result (consumer, source, message_id, body)
 VALUES (:consumer, :source, :message_id, :body)

@@ -89,6 +89,9 @@ WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND
 EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source
         AND d.message_id = l.message_id AND (d.fingerprint = l.fingerprint OR l.fingerprint = x''))
 
+-- part: beside
+EXISTS (SELECT 1 FROM {p}dead d WHERE d.consumer = l.consumer AND d.source = l.source AND d.message_id = l.message_id)
+
 -- part: unfinished
 FROM {p}ledger l
 WHERE l.state = 1
@@ -108,7 +111,7 @@ ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
 -- name: unfinished_choose
 SELECT l.consumer, l.source, l.message_id, l.fingerprint, l.type, ({now} - l.received) / 1000000.0
 {unfinished}
-  AND NOT {buried}
+  AND NOT {beside}
 ORDER BY l.consumer, l.source, l.message_id LIMIT :limit
 
 -- name: unfinished_count
@@ -116,7 +119,7 @@ SELECT u.consumer, u.type, count(*)
 FROM (
     SELECT l.consumer, l.type
     {unfinished}
-      AND NOT {buried}
+      AND NOT {beside}
     LIMIT :limit
 ) u
 GROUP BY u.consumer, u.type ORDER BY u.consumer, u.type
@@ -125,3 +128,10 @@ GROUP BY u.consumer, u.type ORDER BY u.consumer, u.type
 -- each: run once per row.
 DELETE FROM {p}ledger
 WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND state = 1
+RETURNING consumer, source, message_id
+
+-- name: unfinished_discard
+-- each: run once per row.
+UPDATE {p}ledger SET state = 2
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id AND state = 1
+RETURNING consumer, source, message_id
