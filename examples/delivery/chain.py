@@ -86,15 +86,18 @@ class Chain:
     async def run(self) -> Figures:
         """From the first scan to the count."""
         started = time.monotonic()
-        with databases(self.options.database, self.folder) as self._urls, self.provider:
+        # The socket is the chain's: nobody else gets the port while the intake is dead, and who calls meanwhile waits
+        # for the next one.
+        listening = socket.create_server(("127.0.0.1", 0))
+        with listening, databases(self.options.database, self.folder) as self._urls, self.provider:
             for service, url in self._urls.items():
                 set_up(service, url)
             async with self._brokered() as (address, names):
-                port = _free_port()
+                port = listening.getsockname()[1]
                 common = {
                     "DELIVERY_BROKER": address, "DELIVERY_PREFIX": names, "DELIVERY_PROVIDER": self.provider.url
                 }  # fmt: skip
-                crew = Crew(self._urls, common, self.folder, {"intake": f"127.0.0.1:{port}"})
+                crew = Crew(self._urls, common, self.folder, {"intake": listening})
                 senders = Senders(
                     Broker(address, names), f"http://127.0.0.1:{port}/scans", TOKEN, self._chance
                 )
@@ -217,10 +220,3 @@ def databases(url: str, folder: Path) -> Iterator[dict[str, str]]:
         with closing(psycopg.connect(url, autocommit=True)) as server:
             for name in names.values():
                 server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

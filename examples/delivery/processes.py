@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping
@@ -22,10 +23,13 @@ PAUSE_SECONDS = 0.3
 class Seat:
     """A place for one process of a service; whoever sits there is replaced when it is gone."""
 
-    def __init__(self, service: str, environment: Mapping[str, str], http: str, log: Path) -> None:
+    def __init__(
+        self, service: str, environment: Mapping[str, str], listening: socket.socket | None, log: Path
+    ) -> None:
         self.service = service
         self._environment = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
-        serving = ["--http", http] if http else []
+        self._passed = () if listening is None else (listening.fileno(),)
+        serving = [word for number in self._passed for word in ("--http", f"fd:{number}")]
         app = f"examples.delivery.{service}:app"
         self._command = [sys.executable, "-m", "oncebox.cli", "run", app, "--log-level", "warning", *serving]
         self._log = log
@@ -43,6 +47,7 @@ class Seat:
                     env=self._environment,
                     stdout=log,
                     stderr=log,
+                    pass_fds=self._passed,
                     start_new_session=True,
                 )
             if await self.process.wait() not in (0, -signal.SIGKILL):
@@ -63,13 +68,17 @@ class Crew:
     """All processes of the chain, for the length of a block."""
 
     def __init__(
-        self, urls: Mapping[str, str], common: Mapping[str, str], folder: Path, http: Mapping[str, str]
+        self,
+        urls: Mapping[str, str],
+        common: Mapping[str, str],
+        folder: Path,
+        http: Mapping[str, socket.socket],
     ) -> None:
         self.seats = [
             Seat(
                 service,
                 {**common, "ONCEBOX_DATABASE_URL": urls[service]},
-                http.get(service, ""),
+                http.get(service),
                 folder / f"{service}.log",
             )
             for service, count in SEATS.items()

@@ -18,14 +18,16 @@ from tests.servers.kafka import Kafka as Cluster
 from tests.waiting import eventually_async
 
 # The mock answers a fetch of nothing only after its full wait, tells by heartbeat that others join, and
-# rebalances for as long as a session may be silent, less a second.
+# rebalances for as long as a session may be silent, less a second. A machine that is busy may be silent for long.
 QUICK: dict[str, Any] = {
     "fetch.wait.max.ms": 10,
     "heartbeat.interval.ms": 100,
-    "session.timeout.ms": 2_000,
+    "session.timeout.ms": 6_000,
     "message.max.bytes": 20_000_000,
     "log_level": 0,
 }
+MORTAL: dict[str, Any] = {**QUICK, "session.timeout.ms": 2_000}
+"""For those that are killed and must be missed soon, where it does no harm to be taken for dead."""
 
 
 @pytest.fixture(scope="module")

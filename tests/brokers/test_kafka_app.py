@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from oncebox import Backoff, Retry
 from oncebox.brokers.kafka import Kafka
 from tests.brokers.app_suite import AppSuite
-from tests.brokers.kafka_bench import QUICK, KafkaBench, kafka_cluster, positions, send
+from tests.brokers.kafka_bench import MORTAL, KafkaBench, kafka_cluster, positions, send
 from tests.brokers.suite import Bench
 from tests.core.kit import Call, Shop, effect, event
 from tests.crash.nursery import Child, Nursery
@@ -83,7 +83,7 @@ def consume(servers: str, topic: str, url: str) -> None:
 
     async def serve() -> None:
         shop = Shop("psycopg-async", url, heartbeat_seconds=0.2, lapse_seconds=1.0)
-        source = Kafka(servers, **QUICK).topics(topic, group=f"group-of-{topic}")
+        source = Kafka(servers, **MORTAL).topics(topic, group=f"group-of-{topic}")
 
         @shop.handler(shop.consumer("billing", source, crash_limit=2))
         async def handle(call: Call) -> None:

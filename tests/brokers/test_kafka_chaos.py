@@ -16,7 +16,7 @@ from oncebox.brokers.kafka import Kafka, KafkaSource
 from oncebox.brokers.kafka.records import outgoing
 from oncebox.message import Message
 from tests.brokers.chaos import SOAKING, ChaosBroker, _World, run_chaos
-from tests.brokers.kafka_bench import QUICK, kafka_cluster
+from tests.brokers.kafka_bench import MORTAL, kafka_cluster
 from tests.crash.nursery import Nursery
 from tests.servers import Postgres
 from tests.servers.kafka import Kafka as Cluster
@@ -31,7 +31,7 @@ MESSAGES = 5_000 if SOAKING else 300
 
 def make_source(servers: str, topic: str) -> KafkaSource:
     """In a consumer's process."""
-    return Kafka(servers, **QUICK).topics(topic, group=f"group-of-{topic}")
+    return Kafka(servers, **MORTAL).topics(topic, group=f"group-of-{topic}")
 
 
 class Log(ChaosBroker):

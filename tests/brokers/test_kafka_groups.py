@@ -15,8 +15,6 @@ from tests.waiting import eventually_async
 __all__ = ["kafka_cluster"]
 pytestmark = pytest.mark.xdist_group("kafka")
 
-PATIENT = {"session.timeout.ms": 6_000}
-"""For what must not be taken away because this machine is slow. The mock takes as long to rebalance."""
 LONE = {"session.timeout.ms": 60_000}
 """For a group of one, which never rebalances."""
 
@@ -28,7 +26,7 @@ def member(name: str) -> dict[str, Any]:
     refused, and joins anew at once; and while somebody joins, the mock refuses commits, which a broker of
     Apache Kafka takes until the round's end. So whoever is to commit in a round must not lead it.
     """
-    return {**PATIENT, "group.instance.id": name}
+    return {"group.instance.id": name}
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ async def test_revoked_partition_with_work_that_does_not_end_is_given_up_uncommi
 
 
 async def test_handler_longer_than_the_poll_interval_keeps_its_partition(topic: Topic) -> None:
-    config = {**PATIENT, "max.poll.interval.ms": 6_000}
+    config = {"max.poll.interval.ms": 6_000}
     source = await topic.source(config, prefetch=2, drain=1.0)
     await topic.publish(*(f"m{number}" for number in range(10)))
     held = await received(source, limit=1)

@@ -15,7 +15,7 @@ from oncebox.core.audit import Act
 from oncebox.core.watermark import forget
 from oncebox.errors import ConfigError
 from oncebox.identity import Identity, by_position
-from tests.brokers.kafka_bench import QUICK, Topic, kafka_cluster, positions, take
+from tests.brokers.kafka_bench import MORTAL, QUICK, Topic, kafka_cluster, positions, take
 from tests.core.kit import Call, Shop
 from tests.crash.nursery import Child, Nursery
 from tests.servers.kafka import Kafka as Cluster
@@ -37,8 +37,8 @@ def hasten(setattr: Any = setattr) -> None:  # noqa: A002 - it stands in for it
     setattr("oncebox.core.watermarked.CHANGED_DELAY_SECONDS", 0.3)
 
 
-def by_watermark(servers: str, topic: str, **words: Any) -> KafkaSource:
-    kafka = Kafka(servers, **QUICK)
+def by_watermark(servers: str, topic: str, config: dict[str, Any] = QUICK, **words: Any) -> KafkaSource:
+    kafka = Kafka(servers, **config)
     return kafka.topics(
         topic, group=f"group-of-{topic}", type="click", deduplicate="watermark", commit_every=0.1, **words
     )
@@ -205,7 +205,7 @@ def consume(servers: str, topic: str, url: str) -> None:
 
     async def serve() -> None:
         shop = Shop("psycopg-async", url, heartbeat_seconds=0.2, lapse_seconds=1.0)
-        counting(shop, by_watermark(servers, topic), batch=7, concurrency=2)
+        counting(shop, by_watermark(servers, topic, MORTAL), batch=7, concurrency=2)
         async with shop.app.running():
             await asyncio.Event().wait()
 

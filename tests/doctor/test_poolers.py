@@ -27,7 +27,7 @@ def _keeps_prepared() -> bool:
 def test_a_pooler_that_the_url_does_not_name(
     pg_url: str, pgbouncer_url: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooler, "NOTIFY_SECONDS", 2.0)
+    monkeypatch.setattr(pooler, "RINGS", 10)
     migrate(pg_url)
     found = ask(pgbouncer_url.replace("postgresql", scheme))
     assert {"pooler-unnamed", "notify-lost"} <= found.codes
