@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from oncebox import App
 from oncebox.doctor import Finding, Report, examine
 from oncebox.drivers.database import Database
+from tests.conftest import missing
+from tests.servers import Unavailable
+
+
+def faketime(shift: str) -> dict[str, str]:
+    """What has a process see another time."""
+    libraries = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
+    if not libraries:
+        missing(Unavailable("libfaketime.so.1 was not found (Debian: apt-get install faketime)"))
+    # The last has a command be a process of its own from its start, which is when a library is loaded before others.
+    words = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "PYTHONUNBUFFERED": "1"}
+    return {"LD_PRELOAD": libraries[0], "FAKETIME": shift, **words}
 
 
 class Findings(list[Finding]):

@@ -6,9 +6,7 @@ import asyncio
 import itertools
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from nats.js import api
 
 from oncebox import App
 from oncebox.brokers.kafka import Kafka
+from oncebox.brokers.kafka.watermarks import Incarnations
 from oncebox.brokers.nats import Nats
 from oncebox.brokers.nats.connection import Connection
 from oncebox.brokers.redis import Redis
@@ -26,7 +25,7 @@ from oncebox.doctor.policies import check_policies
 from oncebox.errors import ConfigError
 from oncebox.identity import Identity, field
 from oncebox.schema import migrate
-from tests.brokers.kafka_bench import kafka, kafka_cluster
+from tests.brokers.kafka_bench import QUICK, kafka, kafka_cluster
 from tests.brokers.nats_bench import nats_server
 from tests.brokers.redis_bench import make_server, redis_of
 from tests.brokers.sqs_bench import client, moto, session
@@ -37,6 +36,7 @@ from tests.servers.kafka import Kafka as Cluster
 from tests.servers.moto import REGION
 from tests.servers.nats import NatsServer
 from tests.servers.rabbitmq import RabbitMQServer, shared_node
+from tests.waiting import eventually_async
 
 __all__ = ["kafka_cluster", "nats_server"]
 
@@ -192,27 +192,58 @@ async def test_a_queue_that_drops_and_a_handler_that_may_take_too_long(rabbitmq:
     assert stored.codes == {"source-drops"}
 
 
+class Clicks:
+    """A consumer by watermark that has handled three messages of a topic."""
+
+    def __init__(self, cluster: Cluster, url: str) -> None:
+        migrate(url)
+        self.cluster = cluster
+        self.topic = cluster.create_topic()
+        self.app = App(url)
+        kafka = Kafka(cluster.servers, **QUICK)
+        source = kafka.topics(self.topic, group=self.topic, type="click", deduplicate="watermark")
+        self.handled = 0
+
+        @self.app.consumer("stats", source).handler("click")
+        async def click(body: bytes) -> None:
+            self.handled += 1
+
+    async def write(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.servers, "log_level": 0})
+        for number in range(count):
+            producer.produce(self.topic, b"%d" % number, partition=0)
+        assert await asyncio.to_thread(producer.flush, 30) == 0
+
+    async def handle(self) -> None:
+        await self.write(3)
+        async with self.app.running():
+            await eventually_async(lambda: self.handled == 3, 60)
+        assert "watermark-strayed" not in (await asked(self.app)).codes
+
+
 async def test_kafka_topic_that_was_made_again(kafka_cluster: Cluster, sqlite_url: str) -> None:
     """Its watermark is beyond its end: nothing of it would be handled."""
-    migrate(sqlite_url)
-    topic = kafka_cluster.create_topic()
-    app = App(sqlite_url)
-    source = Kafka(kafka_cluster.servers).topics(topic, group=topic, type="click", deduplicate="watermark")
-    app.consumer("stats", source)
+    clicks = Clicks(kafka_cluster, sqlite_url)
+    await clicks.handle()
+    kafka_cluster.delete_topic(clicks.topic)
+    kafka_cluster.create_topic(clicks.topic)
+    await clicks.write(2)
+    finding = (await asked(clicks.app)).of("watermark-strayed")
+    assert finding.what == f"{clicks.topic}[0] ends at offset 2, and offset 2 is handled"
+    await clicks.app.aclose()
 
-    def handled(last: int) -> None:
-        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as lite, lite:
-            lite.execute("DELETE FROM oncebox_watermark")
-            values = (topic, last)
-            lite.execute("INSERT INTO oncebox_watermark VALUES ('stats', ?, 0, ?, '', x'', 0)", values)
 
-    producer = Producer({"bootstrap.servers": kafka_cluster.servers, "log_level": 0})
-    for number in range(3):
-        producer.produce(topic, b"%d" % number, partition=0)
-    assert await asyncio.to_thread(producer.flush, 30) == 0
-    handled(2)
-    assert "watermark-strayed" not in (await asked(app)).codes
-    handled(3)
-    finding = (await asked(app)).of("watermark-strayed")
-    assert finding.what == f"{topic}[0] ends at offset 3, and offset 3 is handled"
-    await app.aclose()
+async def test_kafka_topic_that_was_made_again_and_is_longer_by_now(
+    kafka_cluster: Cluster, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mock cluster tells no topic's id, so that a real one's answer is put in its place."""
+    monkeypatch.setattr(Incarnations, "_topic_id", lambda self, topic: "id-1")
+    clicks = Clicks(kafka_cluster, sqlite_url)
+    await clicks.handle()
+    monkeypatch.setattr(Incarnations, "_topic_id", lambda self, topic: "id-2")
+    kafka_cluster.delete_topic(clicks.topic)
+    kafka_cluster.create_topic(clicks.topic)
+    await clicks.write(5)
+    finding = (await asked(clicks.app)).of("watermark-strayed")
+    assert finding.what == f"{clicks.topic}[0]: the topic's id is id-2, and was id-1"
+    await clicks.app.aclose()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from sqlalchemy import create_engine
@@ -19,12 +19,15 @@ from sqlalchemy.orm import sessionmaker
 
 from oncebox import App
 from oncebox.brokers.memory import Memory
+from oncebox.core.migrate import migrate as migrating
+from oncebox.core.run import run
 from oncebox.doctor import database as looked
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Settings, database_steps
+from oncebox.engines.migrations import plan
 from oncebox.schema import migrate
 from tests.cli.kit import oncebox
-from tests.conftest import missing
-from tests.doctor.kit import ask, asked
-from tests.servers import Unavailable
+from tests.doctor.kit import ask, asked, faketime
 from tests.waiting import eventually
 
 
@@ -100,11 +103,25 @@ def test_tables_of_another_version(database_url: str) -> None:
     migrate(database_url)
     if database_url.startswith("sqlite"):
         with sqlite3.connect(database_url.removeprefix("sqlite:///")) as lite:
-            lite.execute("DELETE FROM oncebox_version WHERE version > 1")
+            lite.execute("INSERT INTO oncebox_version (version, applied) VALUES (99, 0)")
     else:
         with psycopg.connect(database_url) as session:
             session.execute("INSERT INTO oncebox.version (version) VALUES (99)")
     assert ask(database_url).codes == {"schema-outdated"}
+
+
+def test_tables_that_an_older_release_has_made(database_url: str) -> None:
+    database = Database(database_url)
+    now = plan(database.dialect, database.schema)
+    older = msgspec.structs.replace(now, versions=now.versions[:-1])
+    session = database.connect(Settings())
+    steps = database_steps(session)
+    run(migrating(older), lambda step: steps[type(step)](step))
+    session.close()
+    found = ask(database_url)
+    assert str(now.versions[-2][0]) in found.of("schema-outdated").what
+    migrate(database_url)
+    assert ask(database_url) == []
 
 
 @pytest.mark.parametrize(
@@ -190,17 +207,7 @@ def test_a_snapshot_that_is_held(pg: psycopg.Connection[Any], pg_url: str) -> No
 
 
 def test_clocks_that_differ(pg: psycopg.Connection[Any], pg_url: str, tmp_path: Path) -> None:
-    if shutil.which("faketime") is None:
-        missing(Unavailable("faketime is not installed (Debian: apt-get install faketime)"))
-    libraries = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
-    if not libraries:
-        missing(Unavailable("libfaketime.so.1 was not found"))
-    fake = {
-        "LD_PRELOAD": libraries[0],
-        "FAKETIME": "-2h",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
+    fake = faketime("-2h")
     done = oncebox("doctor", "--database", pg_url, "--json", cwd=tmp_path, env={**os.environ, **fake})
     assert done.code == 1, done.err
     [found] = json.loads(done.out)["findings"]

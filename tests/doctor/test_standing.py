@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from oncebox import App, Dead, Inbox, Message, Tx
 from oncebox.errors import UnknownEffect
 from oncebox.schema import migrate
-from tests.cli.kit import Running
-from tests.doctor.kit import ask, asked
+from tests.cli.kit import Running, oncebox
+from tests.doctor.kit import ask, asked, faketime
 from tests.operate.partitioned import Ledger
+from tests.servers import Postgres
 from tests.waiting import eventually_async
 
 
@@ -29,16 +32,6 @@ class Deaf:
     async def close(self) -> None: ...
     async def publish(self, messages: Sequence[Message]) -> list[BaseException | None]:
         return [None] * len(messages)
-
-
-def execute(url: str, sql: str) -> None:
-    """As an operator would, beside everything."""
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite, lite:
-            lite.execute(sql.replace("oncebox.", "oncebox_"))
-    else:
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(sql.encode())
 
 
 async def test_everything_that_waits_for_a_person(database_url: str) -> None:
@@ -149,26 +142,48 @@ async def test_what_a_killed_worker_leaves_behind(database_url: str, tmp_path: P
     await eventually_async(told, 30)
 
 
-def test_a_ledger_that_nobody_walks(database_url: str) -> None:
-    migrate(database_url)
-    ago = (
-        "(julianday('now') - 2440589.5) * 86400000000"
-        if "sqlite" in database_url
-        else "now() - interval '2 d'"
-    )
-    execute(database_url, f"UPDATE oncebox.sweep SET passed = {ago}")
-    assert ask(database_url).codes == {"retention-behind"}
+def walked(url: str, folder: Path, env: dict[str, str] | None = None) -> None:
+    """As `oncebox run` does now and then, to the end."""
+    code = f"from oncebox import App\napp = App({url!r})\napp.consumer('billing', retention=10 * 86_400.0)\n"
+    (folder / "shop.py").write_text(code)
+    done = oncebox("purge", "--app", "shop:app", cwd=folder, env={**os.environ, **(env or {})})
+    assert done.code == 0, done.err
 
 
-def test_a_ledger_in_partitions_that_nobody_makes(pg_url: str) -> None:
-    ledger = Ledger(pg_url)
-    ledger.split()
-    assert "partitions-missing" not in ask(pg_url).codes
-    ledger.rows(f"DROP TABLE oncebox.{ledger.leaf(-5)}")
-    assert "partitions-missing" not in ask(pg_url).codes, "there is time"
-    ledger.rows(f"DROP TABLE oncebox.{ledger.leaf(-1)}")
-    ledger.own.close()
-    assert ask(pg_url).codes == {"partitions-missing"}
+def test_a_ledger_that_nobody_walks(sqlite_url: str, tmp_path: Path) -> None:
+    migrate(sqlite_url)
+    walked(sqlite_url, tmp_path, faketime("-2d"))
+    assert "48 h ago" in ask(sqlite_url).of("retention-behind").what
+    walked(sqlite_url, tmp_path, faketime("-12h"))
+    assert ask(sqlite_url).codes == set(), "half a day is nobody's trouble"
+
+
+def test_a_ledger_that_nobody_has_looked_after_for_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a week and two days without `oncebox run` do to a ledger in partitions."""
+    server = Postgres()
+    try:
+        with monkeypatch.context() as patch:
+            for name, value in faketime("-9d").items():
+                patch.setenv(name, value)
+            server.start()
+        url = server.create_database()
+        migrate(url)
+        ledger = Ledger(url)
+        ledger.split()
+        ledger.own.close()
+        walked(url, tmp_path)
+        assert ask(url).codes == {"clock-skew"}
+        server.stop()
+        server.start()
+        found = ask(url)
+        assert found.codes == {"retention-behind", "partitions-missing"}
+        assert "216 h ago" in found.of("retention-behind").what
+        walked(url, tmp_path)
+        assert ask(url).codes == set()
+    finally:
+        server.close()
 
 
 def test_claims_that_were_committed_unfinished(database_url: str) -> None:
