@@ -6,7 +6,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CORE := $(VENV)/core.stamp
 DEV := $(VENV)/dev.stamp
-PYTEST_ARGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
+# More workers than cores: about a third of the tests' time is waiting for brokers, leases and processes.
+PYTEST_ARGS ?= -n 4 --dist loadgroup --no-loadscope-reorder
 TYPES := $(PY) -m mypy --no-error-summary && $(VENV)/bin/lint-imports --no-logo
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
