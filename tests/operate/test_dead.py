@@ -9,6 +9,8 @@ from oncebox import Backoff, Dead, Status
 from oncebox.core.audit import Act
 from oncebox.core.dead import REPLACES, Choice, DeadLetter, count_dead, dead_letters, decide, replace, resolve
 from oncebox.core.keys import stuck_keys
+from oncebox.core.ordered import deliver_in_order
+from oncebox.core.receiving import receive
 from oncebox.errors import UsageError
 from tests.core.fixtures import postgresql
 from tests.core.kit import Call, Shop, effect, event
@@ -193,3 +195,35 @@ async def test_discarding_the_dead_head_lets_its_key_go_on(shop: Shop) -> None:
     await ask(shop, cases, decide(shop.app.database.queries, "discard", Choice(), ACT))
     await shop.work_off(cases)
     assert applied(shop, "a") == [2]
+
+
+@pytest.mark.parametrize("first", ["a-1", "a-2"])
+async def test_a_key_is_blocked_until_every_dead_head_of_it_is_decided_about(shop: Shop, first: str) -> None:
+    """One that is refused while another blocks waits for a person, too, and does not stand for it."""
+    cases = shop.consumer(**BY_KEY, payload_bytes_max=200)
+
+    @shop.handler(cases)
+    async def refuses_one(call: Call) -> None:
+        if call.message.id == "a-1":
+            raise Dead("no")
+        await note(call)
+
+    large = event(id="a-2", payload={"case": "a", "version": 2, "large": "x" * 300})
+    await put(shop, cases, case("a", 1))
+    item = cases.intake.from_message(large)
+    inline = cases.policy.mode == "inline"
+    await shop.perform(cases, lambda work: deliver_in_order(work, item) if inline else receive(work, [item]))
+    await put(shop, cases, case("a", 3))
+    queries = shop.app.database.queries
+    other = "a-2" if first == "a-1" else "a-1"
+    for decided, head in ((), "a-1"), ((first,), other):
+        for each in decided:
+            await ask(shop, cases, decide(queries, "discard", Choice(ids=(each,)), ACT))
+        await shop.work_off(cases)
+        assert applied(shop, "a") == []
+        [stuck] = await ask(shop, cases, stuck_keys(queries))
+        assert (stuck.why, stuck.head) == ("blocked", head)
+    await ask(shop, cases, decide(queries, "discard", Choice(ids=(other,)), ACT))
+    await shop.work_off(cases)
+    assert applied(shop, "a") == [3]
+    assert await ask(shop, cases, stuck_keys(queries)) == []

@@ -30,19 +30,31 @@ FROM unnest(:key::text[], :version::bigint[]) AS r(key, version)
 WHERE k.consumer = :consumer AND k.key = r.key AND k.key = ANY(:key::text[])
 
 -- name: key_block
+-- Who blocks first stays named: what is behind it can be refused while it waits, and must not stand for it.
 UPDATE {p}key SET blocked = statement_timestamp(), source = :source, message_id = :message_id
-WHERE consumer = :consumer AND key = :key
+WHERE consumer = :consumer AND key = :key AND blocked IS NULL
 
 -- name: key_unblock
 UPDATE {p}key SET blocked = NULL, source = NULL, message_id = NULL
 WHERE consumer = :consumer AND key = :key AND blocked IS NOT NULL
 
 -- name: key_redriven
--- A dead message is back in line: it no longer blocks, and its version is handled although it is past.
-UPDATE {p}key SET
-    blocked = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE blocked END,
-    source = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE source END,
-    message_id = CASE WHEN source = :source AND message_id = :message_id THEN NULL ELSE message_id END,
+-- A dead message is back in line: it no longer blocks, and its version is handled although it is past. What was
+-- refused while it blocked blocks now; what is ahead of its turn is missing when that comes.
+UPDATE {p}key k SET
+    (blocked, source, message_id) = (
+        SELECT CASE WHEN n.message_id IS NOT NULL THEN k.blocked END, n.source, n.message_id
+        FROM (
+            SELECT k.source, k.message_id WHERE NOT (k.source = :source AND k.message_id = :message_id)
+            UNION ALL
+            (SELECT d.source, d.message_id FROM {p}dead d
+             WHERE k.source = :source AND k.message_id = :message_id
+               AND d.consumer = k.consumer AND d.died >= k.blocked AND d.lane = k.key
+               AND d.reason NOT IN ('conflict', 'unfinished') AND (d.version IS NULL OR d.version <= k.last)
+               AND NOT (d.source = :source AND d.message_id = :message_id)
+             ORDER BY d.died, d.seq LIMIT 1)
+        ) n
+    ),
     last = coalesce(last, :version::bigint - 1),
     skipped = CASE WHEN :version::bigint <= last AND NOT :version::bigint = ANY(skipped)
                    THEN array_append(skipped, :version::bigint) ELSE skipped END
