@@ -215,10 +215,10 @@ def test_a_batch_names_its_duplicates_and_buries_its_conflicts() -> None:
         inline_batch(work(batch=3), [new, seen, clash]),
         [
             (Begin, 0), (Fetch, claimed(new)), (Fetch, [known(seen, body=b"7"), known(clash, fingerprint=b"other")]),
-            (Handle, None), (Commit, 0), (Settle, None), (Settle, None), (Settle, None),
+            (Fetch, [(1,)]), (Handle, None), (Commit, 0), (Settle, None), (Settle, None), (Settle, None),
         ],
     )  # fmt: skip
-    assert queries_of(flow.steps[4]) == ["bury"]
+    assert queries_of(flow.steps[5]) == ["bury"]
     assert seen.outcome is not None
     assert clash.outcome is not None
     assert (seen.outcome.status, seen.outcome.result) == (Status.DUPLICATE, 7)

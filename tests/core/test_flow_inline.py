@@ -104,14 +104,29 @@ def test_a_known_message_is_answered_by_what_its_row_says(
     ("row", "reason"),
     [({"fingerprint": b"another"}, Reason.CONFLICT), ({"state": 1}, Reason.UNFINISHED)],
 )
-def test_a_row_that_contradicts_the_delivery_buries_it(row: dict[str, object], reason: Reason) -> None:
+def test_a_row_that_contradicts_the_delivery_buries_it(row: dict[str, Any], reason: Reason) -> None:
     one = item()
     flow = play(
         stream(work(), one),
-        [(Begin, 0), (Fetch, [known(one, **row)]), (Commit, 0), (Next, None), (Settle, None)],  # type: ignore[arg-type]
-    )
-    assert queries_of(flow.steps[2]) == ["bury"]
+        [
+            (Begin, 0), (Fetch, [known(one, **row)]), (Fetch, [(1,)]), (Commit, 0), (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert queries_of(flow.steps[3]) == ["bury"]
     assert (outcome_of(one).status, outcome_of(one).reason) == (Status.DEAD, reason)
+
+
+def test_nothing_is_buried_beside_a_row_that_somebody_is_changing() -> None:
+    one = item()
+    play(
+        stream(work(), one),
+        [
+            (Begin, 0), (Fetch, [known(one, state=1)]), (Fetch, []), (Rollback, None),
+            (Begin, 0), (Fetch, [known(one)]), (Next, None), (Rollback, None),
+            (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert outcome_of(one).status is Status.DUPLICATE
 
 
 def test_a_row_that_vanished_between_two_statements_is_asked_for_again_and_never_called_new() -> None:

@@ -40,9 +40,12 @@ def test_a_redelivery_is_answered_by_what_is_known_and_a_conflict_is_buried_besi
     rows = [known(waiting, queued=True), known(done, body=b"9"), known(clash, fingerprint=b"other")]
     flow = play(
         receive(work(mode="stored"), [waiting, done, clash]),
-        [(Fetch, []), (Fetch, rows), (Begin, 0), (Commit, 0), (Settle, None), (Settle, None), (Settle, None)],
-    )
-    assert queries_of(flow.steps[3]) == ["bury"]
+        [
+            (Fetch, []), (Fetch, rows), (Begin, 0), (Fetch, [(1,)]), (Commit, 0),
+            (Settle, None), (Settle, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert queries_of(flow.steps[4]) == ["bury"]
     outcomes = [one.outcome for one in (waiting, done, clash)]
     assert [outcome and outcome.status for outcome in outcomes] == ["waiting", "duplicate", "dead"]
     assert outcomes[1] is not None

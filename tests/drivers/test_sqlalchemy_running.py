@@ -17,7 +17,7 @@ from tests.waiting import eventually_async
 
 POSTGRESQL = on("psycopg", "psycopg-async", "asyncpg")
 SQLITE = on("pysqlite", "aiosqlite")
-MANY = 60
+MANY = 100
 
 
 def messages(count: int = MANY, **words: Any) -> list[Message]:
@@ -109,11 +109,11 @@ async def test_a_group_shares_one_flush(shop: OrmShop) -> None:
     shop.handler(billing)(effect)
 
     async with shop.app.running():
-        broker.put("payments", *messages(), duplicates=1)
+        broker.put("payments", *messages(300), duplicates=1)
         await broker.drained("payments")
 
-    assert shop.effects() == {f"evt-{n}": 1 for n in range(MANY)}
-    assert shop.rows(f"SELECT count(*) FROM {shop.table('ledger')} WHERE lazy") == [(MANY,)]
+    assert shop.effects() == {f"evt-{n}": 1 for n in range(300)}
+    assert shop.rows(f"SELECT count(*) FROM {shop.table('ledger')} WHERE lazy") == [(300,)]
 
 
 @stored

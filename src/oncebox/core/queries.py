@@ -26,12 +26,15 @@ class Query:
         "positional",
         "statements",
         "text",
+        "whole",
     )
 
-    def __init__(self, name: str, text: str, each: bool) -> None:
+    def __init__(self, name: str, text: str, each: bool, whole: bool = False) -> None:
         self.name = name
         self.text = text
         self.each = each
+        self.whole = whole
+        """Run per row, but able to take many rows at once: a plain INSERT of values."""
         self.statements = tuple(part.strip() for part in text.split(";\n")) if each else (text,)
         self.is_script = not each and (";\n" in text or text.startswith(("CREATE", "CALL")))
         """No statement with parameters: several, or one that can have none."""

@@ -47,15 +47,18 @@ class _Cursor(sqlite3.Cursor):
     """Remembers on its connection that a statement failed: SQLite undoes that statement and goes on, so that
     nothing else tells an error that a handler swallowed. Going back to a savepoint settles it."""
 
+    connection: _Connection
+
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
-        self._refuse_outside()
+        if self.connection.failed:
+            self._refuse_outside()
         try:
-            super().execute(sql, parameters)
+            _execute(self, sql, parameters)
         except sqlite3.Error:
-            self.connection.failed = True  # type: ignore[attr-defined]
+            self.connection.failed = True
             raise
-        if self.connection.failed and undoes(sql):  # type: ignore[attr-defined]
-            self.connection.failed = False  # type: ignore[attr-defined]
+        if self.connection.failed and undoes(sql):
+            self.connection.failed = False
         return self
 
     def executemany(self, sql: str, parameters: Any, /) -> Self:
@@ -63,7 +66,7 @@ class _Cursor(sqlite3.Cursor):
         try:
             super().executemany(sql, parameters)
         except sqlite3.Error:
-            self.connection.failed = True  # type: ignore[attr-defined]
+            self.connection.failed = True
             raise
         return self
 
@@ -72,13 +75,13 @@ class _Cursor(sqlite3.Cursor):
         try:
             super().executescript(script)
         except sqlite3.Error:
-            self.connection.failed = True  # type: ignore[attr-defined]
+            self.connection.failed = True
             raise
         return self
 
     def _refuse_outside(self) -> None:
         """After INSERT OR ROLLBACK or a full disk no transaction is open: what came next would be committed at once."""
-        connection: Any = self.connection
+        connection = self.connection
         if connection.failed and not connection.ours and not connection.in_transaction:
             raise sqlite3.OperationalError(
                 "SQLite has rolled the transaction back after an error that the handler swallowed; let that error out"
@@ -94,13 +97,17 @@ class _Connection(sqlite3.Connection):
         return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return super().cursor(_Cursor).execute(sql, parameters)
+        return _cursor(self, _Cursor).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         return super().cursor(_Cursor).executemany(sql, parameters)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
         return super().cursor(_Cursor).executescript(script)
+
+
+_execute, _cursor = sqlite3.Cursor.execute, sqlite3.Connection.cursor
+"""A handler's statement passes here, and `super()` would be asked for it each time."""
 
 
 def undoes(sql: str) -> bool:
@@ -214,6 +221,8 @@ class SqliteSession:
         if not call.query.each:
             # Fetched to the end: an open RETURNING cursor makes COMMIT fail.
             return self.raw.execute(call.query.text, parameters(call)).fetchall()
+        if call.query.whole:
+            return self._whole(call)
         rows: list[tuple[Any, ...]] = []
         constants = parameters(call)
         for row in call.params["rows"]:
@@ -227,6 +236,18 @@ class SqliteSession:
                 params |= dict(zip((column[0] for column in cursor.description), got[0], strict=True))
             rows.extend(got)
         return rows
+
+    def _whole(self, call: Call) -> list[tuple[Any, ...]]:
+        """Many rows with one statement, which is bound, run and read once."""
+        query, rows, constants = call.query, call.params["rows"], parameters(call)
+        got: list[tuple[Any, ...]] = []
+        for at in range(0, len(rows), sqlite.ROWS_MAX):
+            some = rows[at : at + sqlite.ROWS_MAX]
+            values = [
+                constants[name] if name in constants else row[name] for row in some for name in query.order
+            ]
+            got += self.raw.execute(sqlite.whole(query, len(some)), values).fetchall()
+        return got
 
     def execute(self, step: Execute) -> int:
         self.raw.ours = True

@@ -17,6 +17,9 @@ from oncebox.engines.queries import columns
 SAVE = "RELEASE SAVEPOINT oncebox; SAVEPOINT oncebox"
 SAVE_FIRST = "SAVEPOINT oncebox"
 RESTORE = "ROLLBACK TO SAVEPOINT oncebox"
+CHAIN = "AND CHAIN"
+"""COMMIT and BEGIN in one statement. What a handler changed of its transaction's character comes along: a read-only
+one refuses the next claim, which is then made again, in a transaction of its own."""
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
 PREPARED = frozenset({"claim"})
@@ -113,15 +116,13 @@ def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_
     return f"{text}; {script(step.calls, prepared)}" if step.calls else text
 
 
-def commit(
-    step: Commit, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT, check: str = CHECK
-) -> str:
+def commit(step: Commit, prepared: frozenset[str] = frozenset(), check: str = CHECK) -> str:
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
     text = f"{check.format(step.token)}; COMMIT"
     if step.calls:
         text = f"{script(step.calls)}; {text}"
-    return text if step.then is None else f"{text}; {begin(step.then, prepared, how)}"
+    return text if step.then is None else f"{text} {begin(step.then, prepared, CHAIN)}"
 
 
 def translate(sqlstate: str | None, *, committing: bool = False) -> errors.OnceboxError:

@@ -2,9 +2,9 @@
 
 A file holds queries as `-- name: x`, then why, then the statement, with `:named` parameters. What several of them
 share stands once, as `-- part: x`, and is put where they say `{x}`; `[x]` is a table that is named when it is run.
-`-- each: …` marks a query that is run once per row of its `rows` parameter (engines without
-arrays); elsewhere `rows` becomes one array per column. A missing, extra or repeated name fails
-here, at load, and the fields of `Queries` let the type checker see every use.
+`-- each: …` marks a query that is run once per row of its `rows` parameter (engines without arrays), and
+`-- whole: …` one of them whose VALUES may be repeated instead; elsewhere `rows` becomes one array per column. A
+missing, extra or repeated name fails here, at load, and the fields of `Queries` let the type checker see every use.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def load(dialect: str, schema: str = "oncebox") -> Queries:
         name: Query(
             name,
             render(_statement(lines), dialect, schema, parts),
-            any(line.startswith("-- each:") for line in lines),
+            any(line.startswith(("-- each:", "-- whole:")) for line in lines),
+            any(line.startswith("-- whole:") for line in lines),
         )
         for name, lines in bodies["name"].items()
     }

@@ -1,14 +1,28 @@
-"""SQLite: what its error codes mean."""
+"""SQLite: how a statement takes many rows, and what its error codes mean."""
 
 from __future__ import annotations
 
 import sqlite3
+from functools import lru_cache
 
 from oncebox import errors
+from oncebox.core.queries import Query
 
 VERSION_MIN = (3, 38, 0)
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNAVAILABLE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB}
+
+ROWS_MAX = 200
+"""Rows of one statement: far below SQLite's bound for parameters."""
+
+
+@lru_cache(maxsize=2 * ROWS_MAX)
+def whole(query: Query, rows: int) -> str:
+    """An INSERT … VALUES for so many rows, its parameters by position: `query.order` for each row."""
+    before, _, rest = query.positional.replace("%s", "?").partition("VALUES ")
+    values, on, after = rest.partition("\nON CONFLICT")
+    assert on, f"{query.name} is no INSERT of values"
+    return f"{before}VALUES {', '.join([values] * rows)}{on}{after}"
 
 
 def translate(error: sqlite3.Error) -> errors.OnceboxError:
