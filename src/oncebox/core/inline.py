@@ -177,14 +177,19 @@ def begin(work: Work, item: Item) -> Begin:
 
 def claiming(work: Work, item: Item, token: str, *, state: int = 0, lazy: bool = False) -> Call:
     """The insert that makes the key ours, or changes nothing."""
-    return work.keyed(
+    message = item.message
+    return Call(
         work.queries.claim,
-        item,
-        type=item.message.type,
-        fingerprint=item.fingerprint,
-        state=state,
-        lazy=lazy,
-        token=token,
+        {
+            "consumer": work.consumer,
+            "source": message.source,
+            "message_id": message.id,
+            "type": message.type,
+            "fingerprint": item.fingerprint,
+            "state": state,
+            "lazy": lazy,
+            "token": token,
+        },
     )
 
 

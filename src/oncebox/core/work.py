@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oncebox.core.alone import Alone
@@ -45,34 +45,39 @@ OVERDUE_SECONDS = 1.0
 
 
 class Item:
-    """One message on its way through a flow. `outcome` is set before it is settled."""
+    """One message on its way through a flow. `outcome` is set before it is settled.
 
-    __slots__ = (
-        "attempts",
-        "deaths",
-        "delivery",
-        "doubtful",
-        "fingerprint",
-        "handler",
-        "lane",
-        "losses",
-        "marked",
-        "message",
-        "observed",
-        "outcome",
-        "payload",
-        "place",
-        "publications",
-        "refusal",
-        "result",
-        "sendings",
-        "seq",
-        "token",
-        "unrecorded",
-        "version",
-        "waiter",
-        "whole",
-    )
+    What most messages never need stands on the class: to set it on each of them would cost more than to look it up.
+    """
+
+    refusal: tuple[Reason, BaseException] | None = None
+    """Why no handler can have it; known before a transaction is opened."""
+    outcome: Outcome | None = None
+    observed: Status | None = None
+    """What a consumer that only observes calls it; None for what is new, and for all others."""
+    result: Any = None
+    publications: Sequence[Publication] = ()
+    sendings: Sequence[Sending] = ()
+    marked = False
+    doubtful = False
+    """A duplicate of a row that may not be on disk yet: flush before any ack."""
+    losses = 0
+    """How often the connection was lost while its handler ran."""
+    seq = 0
+    place: Place | None = None
+    """Where it lies in its partition; None where duplicates are told by the ledger."""
+    lane: str | None = None
+    """What it is ordered by; None where it is not."""
+    version: int | None = None
+    """Its place in the lane, where the producer gave it one."""
+    attempts = 0
+    deaths = 0
+    token: str | None = None
+    unrecorded: BaseException | None = None
+    """A failure that could not be written down, because the connection went with it."""
+    waiter: Any = None
+    whole: Message | None = None
+    """The message with its payload, where only a reference to it is kept."""
 
     def __init__(
         self, message: Message, fingerprint: bytes, handler: Any = None, delivery: Any = None
@@ -83,34 +88,6 @@ class Item:
         self.delivery = delivery
         self.payload: bytes = message.payload
         """What is kept in the queue: the payload, or nothing where a store holds it."""
-        self.refusal: tuple[Reason, BaseException] | None = None
-        """Why no handler can have it; known before a transaction is opened."""
-        self.outcome: Outcome | None = None
-        self.observed: Status | None = None
-        """What a consumer that only observes calls it; None for what is new, and for all others."""
-        self.result: Any = None
-        self.publications: list[Publication] = []
-        self.sendings: list[Sending] = []
-        self.marked = False
-        self.doubtful = False
-        """A duplicate of a row that may not be on disk yet: flush before any ack."""
-        self.losses = 0
-        """How often the connection was lost while its handler ran."""
-        self.seq = 0
-        self.place: Place | None = None
-        """Where it lies in its partition; None where duplicates are told by the ledger."""
-        self.lane: str | None = None
-        """What it is ordered by; None where it is not."""
-        self.version: int | None = None
-        """Its place in the lane, where the producer gave it one."""
-        self.attempts = 0
-        self.deaths = 0
-        self.token: str | None = None
-        self.unrecorded: BaseException | None = None
-        """A failure that could not be written down, because the connection went with it."""
-        self.waiter: Any = None
-        self.whole: Message | None = None
-        """The message with its payload, where only a reference to it is kept."""
 
 
 class Work:

@@ -7,6 +7,7 @@ are the cost: BEGIN with the claim, the end check with COMMIT, COMMIT with the n
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from oncebox import errors
@@ -56,6 +57,11 @@ def literal(value: Any) -> str:
     return literal(str(value)) if isinstance(value, str) else _refuse(value)
 
 
+_known = lru_cache(maxsize=1024)(literal)
+_NEW = frozenset({"message_id", "fingerprint", "token"})
+"""Parameters of a claim that no other claim has; the others come again and again."""
+
+
 def _refuse(value: Any) -> str:
     raise TypeError(f"no SQL literal for {type(value).__name__}")
 
@@ -71,8 +77,9 @@ def text(call: Call, prepared: frozenset[str] = frozenset()) -> str:
     """The call as SQL with literals; one that the session has prepared is only named."""
     query = call.query
     if query.name in prepared:
-        values = ",".join([literal(call.params[name]) for name in query.names])
-        return f"EXECUTE oncebox_{query.name}({values})"
+        params = call.params
+        values = [(literal if name in _NEW else _known)(params[name]) for name in query.names]
+        return f"EXECUTE oncebox_{query.name}({','.join(values)})"
     pieces = query.pieces
     if len(pieces) == 1:
         return pieces[0]

@@ -43,6 +43,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     long: bool
     effect: EffectPolicy | None
     """Set for a call to the outside world, which runs outside of any transaction."""
+    sends: bool
+    """Takes a `Tx`; who does not can't send anything, and needs none."""
     handle: HandleKind | None
     """The kind of connection or session it annotates, or None."""
     decode: Callable[[Message], Any]
@@ -80,6 +82,7 @@ def compile_handler(
         batch=batch,
         long=long,
         effect=effect,
+        sends=_TX in plan.served,
         handle=plan.handle,
         decode=(lambda message: None) if decode is None else (lambda message: decode(message.payload)),
         call=_caller(function, plan, name),

@@ -93,13 +93,15 @@ class Performer:
         if handler.effect is not None:
             key = idempotency_key(self.work, first)
             return handler.decode(message), message, EffectCall(self.work.consumer, message, key, attempt)
-        tx = Tx(self.work.consumer, message, attempt, self.work.outlets)
-        first.publications, first.sendings = tx.publications, tx.sendings
+        tx = None
+        if handler.sends:
+            tx = Tx(self.work.consumer, message, attempt, self.work.outlets)
+            first.publications, first.sendings = tx.publications, tx.sendings
         if not handler.batch:
             return handler.decode(message), message, tx
         messages = [message]
         for item in items[1:]:  # a run that was undone may have been another one's with this item first
-            item.publications, item.sendings = [], []
+            item.publications = item.sendings = ()
             messages.append(item.whole or self._whole(item.message))
         return [handler.decode(message) for message in messages], messages, tx
 
@@ -196,7 +198,9 @@ class Performer:
             if handler.effect is not None:
                 return await handler.call(payload, message, tx, None)
             result = await handler.call(payload, message, tx, self.session.handle(handler.handle))
-            await finished(self.session.handled())
+            looked = self.session.handled()
+            if looked is not None:
+                await finished(looked)
             return result
         except asyncio.CancelledError as error:
             if self._limit.end():
