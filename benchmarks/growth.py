@@ -33,7 +33,8 @@ class Tables:
 
     def __init__(self, stage: Stage, schema: str) -> None:
         self.schema = schema
-        self._admin = psycopg.connect(stage.url, autocommit=True)
+        # What only fills tables need not wait for the disk.
+        self._admin = psycopg.connect(stage.url, autocommit=True, options="-c synchronous_commit=off")
         database = Database(stage.url, schema=schema)
         migrate(database)
         self.app = App(database)
@@ -152,7 +153,7 @@ async def growth(stage: Stage, options: Options, seconds: float) -> dict[str, An
         small.add_finished(SMALL, 60)
         turns = 40 if options.quick else 100
         by_waiting = compare(small, big, turns)
-        reached = big.add_finished(finished, max(5.0, (ends - time.monotonic()) * 0.6))
+        reached = big.add_finished(finished, max(5.0, (ends - time.monotonic()) * 0.7))
         big.vacuum()
         both = compare(small, big, turns)
         claims = await duel(

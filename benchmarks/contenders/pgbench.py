@@ -25,6 +25,8 @@ INSERT = (
     "VALUES ('pgbench', :tag::text || '-' || :client_id::text || '-' || :n::text, 'completed') "
     "ON CONFLICT DO NOTHING;\n"
 )
+LINKS = 20
+"""Messages of a chain."""
 PLAIN = {
     "unprotected": DRAW + "BEGIN;\n" + EFFECT + "COMMIT;\n",
     "autocommit": DRAW + EFFECT,
@@ -35,29 +37,39 @@ PLAIN = {
 }
 
 
-def same_sql() -> str:
-    """oncebox's own statements, prepared where it prepares them: three messages to the server each."""
+def same_sql(links: int) -> str:
+    """oncebox's own statements, prepared where it prepares them: three messages to the server each; or two, where the
+    next claim travels with the commit, as in oncebox while there is a next message. pgbench wants its script to end
+    outside of a transaction, so the last of `links` goes without."""
     queries = load_queries("postgresql", "oncebox")
-    claim: dict[str, Any] = {
-        "consumer": "pgbench",
-        "source": "payments",
-        "message_id": ":tag-:client_id-:n",
-        "type": "payment.captured",
-        "fingerprint": bytes(32),
-        "state": 0,
-        "lazy": False,
-        "token": ":tag.:client_id.:n",
-    }
-    call = Call(queries.claim, {name: claim[name] for name in queries.claim.names})
-    token = claim["token"]
-    opening = postgresql.begin(Begin(token, (call,), carried=True), postgresql.PREPARED, "BEGIN")
-    closing = postgresql.commit(Commit(token), postgresql.PREPARED, "BEGIN")
-    prepare = (
-        postgresql.prepare(queries)
-        + "; PREPARE effect AS UPDATE account SET balance = balance + 1 WHERE id = $1"
-    )
-    first = f"\\if :first\n{_one_message(prepare)}\n\\set first 0\n\\endif\n"
-    return f"{first}{DRAW}{_one_message(opening)}\nEXECUTE effect(:account);\n{_one_message(closing)}\n"
+    check = postgresql.check(queries)
+
+    def opening(number: str) -> Begin:
+        claim: dict[str, Any] = {
+            "consumer": "pgbench",
+            "source": "payments",
+            "message_id": f":tag-:client_id-{number}",
+            "type": "payment.captured",
+            "fingerprint": bytes(32),
+            "state": 0,
+            "lazy": False,
+            "token": f":tag.:client_id.{number}",
+        }
+        call = Call(queries.claim, {name: claim[name] for name in queries.claim.names})
+        return Begin(claim["token"], (call,), carried=True)
+
+    effect = "PREPARE effect AS UPDATE account SET balance = balance + 1 WHERE id = $1"
+    first = _one_message(f"{postgresql.prepare(queries)}; {effect}")
+    now = opening(":n")
+    parts = [f"\\if :first\n{first}\n\\set first 0\n\\endif"]
+    for link in range(links):
+        parts.append(f"{DRAW}\\set next :n + 1")
+        if link == 0:
+            parts.append(_one_message(postgresql.begin(now, postgresql.PREPARED, "BEGIN")))
+        then = opening(":next") if link < links - 1 else None
+        parts.append("EXECUTE effect(:account);")
+        parts.append(_one_message(postgresql.commit(Commit(now.token, (), then), postgresql.PREPARED, check)))
+    return "\n".join(parts) + "\n"
 
 
 def _one_message(statements: str) -> str:
@@ -82,8 +94,9 @@ class Pgbench(Contender):
     def __init__(self, script: str, concurrency: int = 1) -> None:
         super().__init__("pgbench", concurrency, Counted())
         self.label = f"pgbench {script}"
-        self._simple = script == "same_sql"
-        self._text = same_sql() if self._simple else PLAIN[script]
+        self._simple = script not in PLAIN
+        self._links = LINKS if script == "same_sql_chained" else 1
+        self._text = same_sql(self._links) if self._simple else PLAIN[script]
         self.count_min = 50 * concurrency
 
     async def open(self, stage: Place) -> None:
@@ -93,14 +106,15 @@ class Pgbench(Contender):
         self._file.write_text(self._text)
 
     async def run(self, messages: Sequence[Message]) -> float:
-        each = max(1, len(messages) // self.concurrency)
-        self.load.effects -= len(messages) - each * self.concurrency
+        runs = max(1, len(messages) // self.concurrency // self._links)
+        done = runs * self._links * self.concurrency
+        self.load.effects -= len(messages) - done
         binary = pgbench_binary()
         assert binary is not None
         process = await asyncio.create_subprocess_exec(
             binary,
             *("-n", "-M", "simple" if self._simple else "prepared"),
-            *("-c", str(self.concurrency), "-j", str(min(2, self.concurrency)), "-t", str(each)),
+            *("-c", str(self.concurrency), "-j", str(min(2, self.concurrency)), "-t", str(runs)),
             *("-D", "n=0", "-D", "first=1", "-D", f"tag=t{os.urandom(4).hex()}"),
             *("-f", str(self._file), self._url),
             stdout=asyncio.subprocess.PIPE,
@@ -110,7 +124,7 @@ class Pgbench(Contender):
         found = re.search(r"tps = ([\d.]+)", out.decode())
         if process.returncode != 0 or found is None:
             raise RuntimeError(f"pgbench failed: {err.decode()[-500:]}")
-        return len(messages) / float(found[1])
+        return len(messages) / (float(found[1]) * self._links)
 
     async def close(self) -> None:
         self._folder.cleanup()

@@ -43,8 +43,8 @@ ARCHIVE_STEPS = {"postgresql": 256, "sqlite": 10_000}
 """The same where there is an archive: a part is a file, and few large ones are better to have than many."""
 PAUSE = 4.0
 """After each step, for so many times as long as it took: purging is never more than a fifth of a backend's work."""
-DAY_PAUSE = 9.0
-"""The same for a partition as a whole, which keeps a backend busy for longer at a stretch: a tenth of its work."""
+DAY_PAUSE = 19.0
+"""The same for a partition as a whole, which keeps a backend busy for longer at a stretch: a twentieth of its work."""
 ARCHIVE_PAUSE = 1.0
 """The same where there is an archive: most of a step is not the database's work then."""
 DAY_SECONDS = 86_400.0
