@@ -24,7 +24,7 @@ from oncebox.core import partitions, sweep
 from oncebox.core.leaves import KINDS, lowest
 from oncebox.errors import LockBusy, TransactionEnded, UsageError
 from oncebox.identity.times import id_made_at
-from oncebox.runtime.sweeper import Sweeper
+from oncebox.runtime.sweeper import DAY_PAUSE, PAUSE, Sweeper
 from tests.cli.inside import inside
 from tests.cli.kit import oncebox
 from tests.engines.plans import MARK, explain
@@ -197,7 +197,9 @@ def test_a_day_is_followed_by_a_longer_rest_than_a_step(
     sweeper = Sweeper(ledger.app.database, [ledger.billing], "me")
     assert asyncio.run(sweeper.cycle(rest_seconds=0.0, most_seconds=1e9))
     assert sweeper.over == [ledger.leaf(20)]
-    assert rests == [9.0, 4.0, 9.0] * (len(rests) // 3), "a partition is emptied, walked and dropped"
+    assert DAY_PAUSE > PAUSE
+    a_day = [DAY_PAUSE, PAUSE, DAY_PAUSE]
+    assert rests == a_day * (len(rests) // 3), "a partition is emptied, walked and dropped"
 
 
 def test_whoever_has_lost_the_lease_drops_nothing(ledger: Ledger) -> None:
