@@ -119,3 +119,11 @@ def test_nul_is_refused_before_it_is_sent() -> None:
 def test_what_has_no_literal_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="no SQL literal"):
         postgresql.literal(value)
+
+
+def test_equal_values_of_two_types_stay_apart_in_what_is_prepared() -> None:
+    query = Query("claim", "SELECT :state, :lazy, :share", False)
+    for state, lazy, share in ((0, False, 0.0), (1, True, 1.0), (0, False, 0.0)):
+        call = Call(query, {"state": state, "lazy": lazy, "share": share})
+        wanted = f"EXECUTE oncebox_claim({state},{str(lazy).lower()},{share})"
+        assert postgresql.text(call, frozenset({"claim"})) == wanted

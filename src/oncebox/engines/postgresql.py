@@ -57,7 +57,8 @@ def literal(value: Any) -> str:
     return literal(str(value)) if isinstance(value, str) else _refuse(value)
 
 
-_known = lru_cache(maxsize=1024)(literal)
+# Typed: 0 and False are equal, and not the same literal.
+_known = lru_cache(maxsize=1024, typed=True)(literal)
 _NEW = frozenset({"message_id", "fingerprint", "token"})
 """Parameters of a claim that no other claim has; the others come again and again."""
 
@@ -160,7 +161,7 @@ def translate(sqlstate: str | None, *, committing: bool = False) -> errors.Onceb
             return errors.TransactionEnded(
                 "the handler ended the transaction by itself (COMMIT or ROLLBACK); the runtime does that"
             )
-        case "42P01" | "3F000" | "42703" | "42883" if committing or sqlstate != "42883":
+        case "42P01" | "3F000" | "42703":
             return errors.SchemaMissing(
                 "the oncebox tables are missing from this database or older than this oncebox; run: oncebox migrate"
             )

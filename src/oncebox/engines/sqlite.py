@@ -19,7 +19,7 @@ ROWS_MAX = 200
 @lru_cache(maxsize=2 * ROWS_MAX)
 def whole(query: Query, rows: int) -> str:
     """An INSERT … VALUES for so many rows, its parameters by position: `query.order` for each row."""
-    before, _, rest = query.positional.replace("%s", "?").partition("VALUES ")
+    before, _, rest = "?".join(query.pieces[::2]).partition("VALUES ")
     values, on, after = rest.partition("\nON CONFLICT")
     assert on, f"{query.name} is no INSERT of values"
     return f"{before}VALUES {', '.join([values] * rows)}{on}{after}"
