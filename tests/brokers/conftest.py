@@ -10,11 +10,11 @@ from oncebox.brokers.rabbitmq import RabbitMQ
 from tests.conftest import missing
 from tests.core.fixtures import _empty, pytest_pyfunc_call, shop_database
 from tests.core.kit import Shop
-from tests.crash.conftest import nursery
+from tests.crash.conftest import nursery, warm_nursery
 from tests.servers import Postgres, Proxy, Unavailable
 from tests.servers.rabbitmq import RabbitMQServer, shared_node
 
-__all__ = ["nursery", "pytest_pyfunc_call", "shop_database"]
+__all__ = ["nursery", "pytest_pyfunc_call", "shop_database", "warm_nursery"]
 
 
 @pytest.fixture

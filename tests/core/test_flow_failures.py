@@ -255,14 +255,27 @@ def test_a_suspect_at_its_limit_is_a_crash_loop_and_does_not_run() -> None:
 
 
 def test_the_first_death_which_was_not_marked_is_counted_once_a_second_is_known() -> None:
-    # One death on record, three deliveries before this one, one failure: the first start died too.
-    one = item(deliveries=4)
+    # Two deaths on record, four deliveries before this one, one failure: the first start died too.
+    one = item(deliveries=5)
     play(
-        stream(work(crash_limit=2), one),
-        [(Begin, 1), (Fetch, [(1, 1)]), (Commit, 0), (Next, None), (Settle, None)],
+        stream(work(crash_limit=3), one),
+        [(Begin, 1), (Fetch, [(1, 2)]), (Commit, 0), (Next, None), (Settle, None)],
     )
     assert one.outcome is not None
     assert one.outcome.reason == Reason.CRASH_LOOP
+
+
+def test_what_has_not_died_alone_is_no_crash_loop_yet() -> None:
+    one = item(deliveries=3)
+    play(
+        stream(work(crash_limit=2), one),
+        [
+            (Begin, 1), (Fetch, [(0, 1)]), (Side, [(0,)]), (Handle, None), (Next, None), (Commit, 0),
+            (Next, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert one.outcome is not None
+    assert one.outcome.status is Status.PROCESSED
 
 
 def test_a_suspect_that_another_workers_marker_names_is_left_in_flight() -> None:
@@ -270,7 +283,7 @@ def test_a_suspect_that_another_workers_marker_names_is_left_in_flight() -> None
     play(
         stream(work(), one),
         [
-            (Begin, 1), (Fetch, [(0, 0)]), (Side, [(1,)]), (Side, None), (Rollback, None),
+            (Begin, 1), (Fetch, [(0, 0)]), (Side, []), (Rollback, None),
             (Next, None), (Settle, None),
         ],
     )  # fmt: skip

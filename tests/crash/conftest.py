@@ -13,10 +13,17 @@ from tests.crash.nursery import Nursery
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Forks warm processes; one for all tests of this xdist worker."""
+def warm_nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """One for all tests of this xdist worker."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
+
+
+@pytest.fixture
+def nursery(warm_nursery: Nursery) -> Iterator[Nursery]:
+    """Forks warm processes, none of which outlives its test: databases are used again, by others."""
+    yield warm_nursery
+    warm_nursery.clear()
 
 
 @pytest.fixture

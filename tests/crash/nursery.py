@@ -7,6 +7,7 @@ tells how each child ended. Children end with it, and it ends with the test.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -96,14 +97,18 @@ class Nursery:
                 child.status = told["status"]
                 child.ended.set()
 
+    def clear(self) -> None:
+        """Kill who is left, and wait for their ends."""
+        left = [child for child in self._children.values() if child.pid and child.status is None]
+        for child in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+        for child in left:
+            child.wait()
+
     def close(self) -> None:
         """Kill what is left."""
-        for child in self._children.values():
-            if child.pid and child.status is None:
-                try:
-                    os.kill(child.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+        self.clear()
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=30)

@@ -1,16 +1,5 @@
 """Forked processes, for what is killed here."""
 
-from __future__ import annotations
+from tests.crash.conftest import nursery, warm_nursery
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.crash.nursery import Nursery
-
-
-@pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A warm process that forks others."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
+__all__ = ["nursery", "warm_nursery"]

@@ -36,10 +36,12 @@ def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ())
     """
     rows = yield Fetch(work.keyed(work.queries.count_attempts, item))
     failures, deaths = rows[0]
+    recorded = deaths
     if deaths and item.message.deliveries - 1 > failures + deaths:
         deaths += 1
     item.attempts, item.deaths = failures, deaths
-    if deaths >= work.policy.crash_limit:
+    # The first that is on record may have been another's doing, beside it; from then on it ran alone.
+    if deaths >= work.policy.crash_limit and recorded >= min(2, work.policy.crash_limit):
         error = errors.ProcessDied(f"{deaths} processes died with this message in hand")
         yield Commit(token, (*claims, bury(work, item, Reason.CRASH_LOOP, error, failures + deaths)))
         item.outcome = Outcome(Status.DEAD, error=error, reason=Reason.CRASH_LOOP)
@@ -50,7 +52,7 @@ def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ())
         yield from withdraw(work, item)
         item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=ALONE_DELAY_SECONDS)
         return False
-    if work.marks_first or (yield from mark(work, item)):
+    if work.marks_first or (yield from mark(work, item, recorded)):
         return True
     yield Rollback()
     return False
@@ -62,17 +64,21 @@ def mark_first(work: Work, item: Item) -> Op[bool]:
     if rows[0][1] and not work.alone.enter(work):
         item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=ALONE_DELAY_SECONDS)
         return False
-    return (yield from mark(work, item))
+    return (yield from mark(work, item, rows[0][1]))
 
 
-def mark(work: Work, item: Item) -> Op[bool]:
-    """Say, durably, that this worker is about to run the item. False when another worker says so too:
-    it lost its claim without withdrawing, so it is dead, or will be heard of soon."""
-    rows = yield Side(work.keyed(work.queries.mark_inline, item, worker=work.worker, slot=work.slot))
-    item.marked = True
-    if not rows[0][0]:
+def mark(work: Work, item: Item, deaths: int) -> Op[bool]:
+    """Say, durably, that this worker is about to run the item, of which `deaths` are known.
+
+    False, and nothing said, when another worker says so too (it lost its claim without withdrawing, so it is dead,
+    or will be heard of soon), and when that one's death was counted since `deaths` was read: a message that a process
+    died with runs alone, which was decided by that number.
+    """
+    item.marked = True  # before the reply, which may be lost
+    identity = {"worker": work.worker, "slot": work.slot}
+    if (yield Side(work.keyed(work.queries.mark_inline, item, **identity, deaths=deaths))):
         return True
-    yield from withdraw(work, item)
+    item.marked = False
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     return False
 

@@ -18,17 +18,21 @@ WHERE (h.worker <> :worker OR h.slot <> :slot) AND s.seq = ANY(:seqs::bigint[])
   AND EXISTS (SELECT 1 FROM marked)
 
 -- name: mark_inline
-WITH marked AS (
-    INSERT INTO {p}hand (worker, slot, consumer, seqs, source, message_id)
-    VALUES (:worker, :slot, :consumer, '{{}}', :source, :message_id)
-    ON CONFLICT (worker, slot) DO UPDATE
-    SET at = statement_timestamp(), consumer = excluded.consumer, seqs = '{{}}', source = excluded.source, message_id = excluded.message_id
-    RETURNING 1
+-- Marks, or changes nothing and returns nothing: where another worker still claims to hold it, and where more deaths are
+-- on record than the caller has read. A reaper moves a marker into the record in one transaction, so that one statement
+-- sees the one or the other.
+INSERT INTO {p}hand (worker, slot, consumer, seqs, source, message_id)
+SELECT :worker, :slot, :consumer, '{{}}', :source, :message_id
+WHERE NOT EXISTS (
+    SELECT 1 FROM {p}hand h WHERE (h.worker <> :worker OR h.slot <> :slot)
+    AND h.consumer = :consumer AND h.source = :source AND h.message_id = :message_id
+) AND :deaths = (
+    SELECT count(*) FROM {p}attempt a
+    WHERE a.died AND a.consumer = :consumer AND a.source = :source AND a.message_id = :message_id
 )
-SELECT count(*) FROM {p}hand h
-WHERE (h.worker <> :worker OR h.slot <> :slot)
-  AND h.consumer = :consumer AND h.source = :source AND h.message_id = :message_id
-  AND EXISTS (SELECT 1 FROM marked)
+ON CONFLICT (worker, slot) DO UPDATE
+SET at = statement_timestamp(), consumer = excluded.consumer, seqs = '{{}}', source = excluded.source, message_id = excluded.message_id
+RETURNING slot
 
 -- name: withdraw
 UPDATE {p}hand SET seqs = '{{}}', source = NULL, message_id = NULL WHERE worker = :worker AND slot = :slot

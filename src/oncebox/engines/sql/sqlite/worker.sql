@@ -4,13 +4,17 @@ ON CONFLICT (id) DO UPDATE SET heartbeat = {now}
 
 -- name: mark_inline
 INSERT INTO {p}hand (worker, slot, consumer, seqs, source, message_id, at)
-VALUES (:worker, :slot, :consumer, '[]', :source, :message_id, {now})
+SELECT :worker, :slot, :consumer, '[]', :source, :message_id, {now}
+WHERE NOT EXISTS (
+    SELECT 1 FROM {p}hand h WHERE (h.worker <> :worker OR h.slot <> :slot)
+    AND h.consumer = :consumer AND h.source = :source AND h.message_id = :message_id
+) AND :deaths = (
+    SELECT count(*) FROM {p}attempt a
+    WHERE a.died AND a.consumer = :consumer AND a.source = :source AND a.message_id = :message_id
+)
 ON CONFLICT (worker, slot) DO UPDATE
 SET at = excluded.at, consumer = excluded.consumer, seqs = '[]', source = excluded.source, message_id = excluded.message_id
-RETURNING (
-    SELECT count(*) FROM {p}hand h WHERE (h.worker <> :worker OR h.slot <> :slot)
-    AND h.consumer = :consumer AND h.source = :source AND h.message_id = :message_id
-)
+RETURNING slot
 
 -- name: withdraw
 UPDATE {p}hand SET seqs = '[]', source = NULL, message_id = NULL WHERE worker = :worker AND slot = :slot
