@@ -34,7 +34,7 @@ class MessageKey(NamedTuple):
     id: str
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message. `payload` takes bytes, or anything JSON can say, and holds bytes.
 
     Raises `MessageError` for an id, type, source or header that can't be taken, and `TooLarge`

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class Delivery(msgspec.Struct, kw_only=True):
+class Delivery(msgspec.Struct, kw_only=True, gc=False):
     """One delivery of one message, as the broker handed it out.
 
     A message that is delivered twice is two deliveries, each with a `tag` of its own. Nothing here is

@@ -16,7 +16,7 @@ MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 """Largest body with its headers and properties: more than a consumer takes, so that its own limit shows."""
 
 
-class Stored(msgspec.Struct):
+class Stored(msgspec.Struct, gc=False):
     """One message in a queue. A duplicate is a `Stored` of its own."""
 
     body: bytes
@@ -34,7 +34,7 @@ class Stored(msgspec.Struct):
     """Nacked in a queue that pins keys: the key waits for it."""
 
 
-class InFlight(msgspec.Struct):
+class InFlight(msgspec.Struct, gc=False):
     """A message that a consumer has in hand, until `deadline`."""
 
     stored: Stored

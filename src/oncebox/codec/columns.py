@@ -65,9 +65,12 @@ def pack_provenance(provenance: dict[str, Any]) -> str:
         return msgspec.json.encode(plain).decode()
 
 
+_provenance = msgspec.json.Decoder(dict[str, Any])
+
+
 def unpack_provenance(stored: str) -> dict[str, Any]:
     """What `pack_provenance` kept; nothing for an empty column."""
-    return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
+    return _provenance.decode(stored) if stored else {}
 
 
 def storable(text: str) -> str:

@@ -20,7 +20,7 @@ from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
 from oncebox.core.inline import spilling, vouch
 from oncebox.core.keeping import keeping
 from oncebox.core.known import holds, known_outcome
-from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outcomes import Outcome, Status, processed
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
     Begin,
@@ -76,7 +76,10 @@ def handle_all(work: Work, items: Sequence[Item], *, hurried: bool = False) -> O
         unit = units.popleft()
         try:
             result = yield Handle(unit)
-            keep(unit, result)
+            if (handler := unit[0].handler) is not None and handler.batch:
+                keep(unit, result)
+            else:
+                unit[0].result = result
         except Exception as error:
             if isinstance(error, (errors.DatabaseUnavailable, errors.Conflict)) or is_busy(error, hurried):
                 raise
@@ -97,8 +100,11 @@ def handle_all(work: Work, items: Sequence[Item], *, hurried: bool = False) -> O
             continue
         since.append(unit)
         run.done.extend(unit)
-        moves = again == 1 if again else len(since) >= stride
-        again = max(0, again - 1)
+        if again:
+            again -= 1
+            moves = not again
+        else:
+            moves = len(since) >= stride
         if moves and units:
             yield Save(again=True)
             since = []
@@ -134,9 +140,6 @@ def segments(items: Sequence[Item]) -> list[tuple[Item, ...]]:
 def keep(unit: tuple[Item, ...], result: object) -> None:
     """Give each item its result: a list handler returns one per message, or nothing."""
     handler = unit[0].handler
-    if handler is None or not handler.batch:
-        unit[0].result = result
-        return
     if result is None:
         result = [None] * len(unit)
     if not isinstance(result, (list, tuple)) or len(result) != len(unit):
@@ -171,7 +174,9 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         rows = yield Fetch(_claims(work, now))
         claimed = {(row[0], row[1]) for row in rows}
         fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
-        known = [item for item in now if (item.message.source, item.message.id) not in claimed]
+        known: list[Item] = []
+        if len(fresh) < len(now):
+            known = [item for item in now if (item.message.source, item.message.id) not in claimed]
         calls = yield from _known(work, known, later)
         run = yield from handle_all(work, fresh, hurried=len(now) > 1)
         calls += results(work, run.done)
@@ -185,7 +190,7 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         yield Rollback()
         return once_more(work, items, error)
     for item in run.done:
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = processed(item.result)
     work.succeeded()
     settled = [item for item in items if item.outcome is not None]
     doubtful = [item for item in settled if item.doubtful]

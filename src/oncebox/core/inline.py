@@ -21,7 +21,7 @@ from oncebox.core.failure import (
 from oncebox.core.keeping import keeping
 from oncebox.core.known import holds, known_outcome
 from oncebox.core.lanes import advance_those, enter, lanes_of, leave, lock
-from oncebox.core.outcomes import OBSERVED, Outcome, Reason, Status
+from oncebox.core.outcomes import OBSERVED, Outcome, Reason, Status, processed
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.steps import (
     Begin,
@@ -155,14 +155,15 @@ def deliver(
                 return None, following
             if committing and then is not None and (yield from is_done(work, item)):
                 # The commit went through; what failed is the claim that travelled with it.
-                item.outcome = Outcome(Status.PROCESSED, item.result)
+                item.outcome = processed(item.result)
                 return None, following
             if isinstance(error, errors.Conflict) and rerun < RERUNS_MAX:
                 continue
             item.unrecorded = error
             yield from fail(work, item, error)
             return None, following
-        item.outcome = Outcome(item.observed or Status.PROCESSED, item.result)
+        told = item.observed
+        item.outcome = processed(item.result) if told is None else Outcome(told, item.result)
         return (Opened(then.token, changed == 1) if then is not None else None), following
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     yield from withdraw(work, item)

@@ -11,7 +11,7 @@ from oncebox import errors
 from oncebox.core.failure import RERUNS_MAX, STATE_STALE, bury, lost_too_often
 from oncebox.core.inline import already_known, claiming, closing, fail, vouch
 from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lock, starts
-from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outcomes import Outcome, Status, processed
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
 from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, may_start, withdraw
@@ -78,7 +78,7 @@ def _deliver(work: Work, item: Item) -> Op[None]:
             item.unrecorded = error
             yield from fail(work, item, error)
             return
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = processed(item.result)
         return
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     yield from withdraw(work, item)

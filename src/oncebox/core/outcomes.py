@@ -92,3 +92,12 @@ class Outcome(msgspec.Struct, frozen=True):
     def answer(self) -> Answer:
         """The broker's answer for this outcome."""
         return ANSWERS[self.status]
+
+
+_PROCESSED = Outcome(Status.PROCESSED)
+
+
+def processed(result: Any) -> Outcome:
+    """Done, with what the handler returned. Most return nothing, and share one: an outcome may lead to an error and
+    its frames, so that the collector has to look at each."""
+    return _PROCESSED if result is None else Outcome(Status.PROCESSED, result)

@@ -23,7 +23,7 @@ from oncebox.core.failure import (
     lost_too_often,
 )
 from oncebox.core.lanes import leave
-from oncebox.core.outcomes import Outcome, Reason, Status
+from oncebox.core.outcomes import Reason, processed
 from oncebox.core.queries import Query
 from oncebox.core.receiving import write
 from oncebox.core.steps import (
@@ -97,7 +97,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         return (yield from _give_up(work, items, error))
     for item in run.done:
         work.reruns.pop(item.seq, None)
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = processed(item.result)
     for item, verdict in verdicts:
         work.unrecorded.pop(item.seq, None)
         item.outcome = verdict.outcome
@@ -114,7 +114,8 @@ def _handle_those(work: Work, items: list[Item], *, hurried: bool) -> Op[Run]:
         run = Run()
         run.failed.append((items[0], work.unrecorded[items[0].seq]))
         raise Undo(run)
-    run = yield from handle_all(work, [item for item in items if item not in known], hurried=hurried)
+    unknown = [item for item in items if item not in known] if known else items
+    run = yield from handle_all(work, unknown, hurried=hurried)
     run.failed += [(item, work.unrecorded[item.seq]) for item in known]
     return run
 

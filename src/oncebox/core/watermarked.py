@@ -26,7 +26,7 @@ from oncebox.core.failure import (
     record_attempt,
 )
 from oncebox.core.inline import claiming, spilling
-from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outcomes import Outcome, Status, processed
 from oncebox.core.outgoing import outgoing_calls
 from oncebox.core.place import Place, changed, place_of
 from oncebox.core.queries import Query
@@ -105,7 +105,7 @@ def _deliver(work: Work, item: Item) -> Op[None]:
             item.unrecorded = error
             yield from _fail(work, item, error)
             return
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = processed(item.result)
         return
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     yield from withdraw(work, item)
@@ -133,7 +133,7 @@ def _deliver_many(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         yield Rollback()
         return once_more(work, items, error)
     for item in run.done:
-        item.outcome = Outcome(Status.PROCESSED, item.result)
+        item.outcome = processed(item.result)
     work.succeeded()
     for item in items:
         if item.outcome is not None:

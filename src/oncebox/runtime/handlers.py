@@ -47,7 +47,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """Takes a `Tx`; who does not can't send anything, and needs none."""
     handle: HandleKind | None
     """The kind of connection or session it annotates, or None."""
-    decode: Callable[[Message], Any]
+    decode: Decode
     """One message's payload, as annotated; `UndecodablePayload` if it does not fit. None if not asked for."""
     call: Call
     """`call(payload, message, tx, handle)`: the result, or an awaitable of it for an async handler."""
@@ -74,7 +74,6 @@ def compile_handler(
         plan.serve(parameters(function))
     except HandlerError as error:
         raise HandlerError(f"handler {name!r}: {error}") from None
-    decode = plan.decode
     return Handler(
         name=name,
         types=types,
@@ -84,7 +83,7 @@ def compile_handler(
         effect=effect,
         sends=_TX in plan.served,
         handle=plan.handle,
-        decode=(lambda message: None) if decode is None else (lambda message: decode(message.payload)),
+        decode=plan.decode or _unasked,
         call=_caller(function, plan, name),
     )
 
@@ -232,33 +231,30 @@ def _caller(function: Callable[..., Any], plan: _Plan, name: str) -> Call:
     def by_position(*given: Any) -> Any:
         return function(*picked(given))
 
-    def alone(*given: Any) -> Any:
-        return function(given[only])
+    def blocking(*given: Any) -> Any:
+        result = function(*picked(given))
+        return result if result is None else _finished(result, name)
 
-    if names or not positions:
-        call: Call = by_name
-    elif len(positions) == 1:
-        only, call = positions[0], alone
-    else:
-        picked, call = itemgetter(*positions), by_position
-    return call if plan.is_async else _finished(call, name)
+    picked = itemgetter(*positions) if len(positions) > 1 else lambda given: [given[at] for at in positions]
+    if names:
+        return by_name if plan.is_async else lambda *given: _finished(by_name(*given), name)
+    return by_position if plan.is_async else blocking
 
 
-def _finished(call: Call, name: str) -> Call:
+def _unasked(payload: bytes) -> None:
+    """The handler takes no payload."""
+
+
+def _finished(result: Any, name: str) -> Any:
     """A plain handler must be done when it returns: a coroutine nobody awaits would be acked undone."""
-
-    def finished(payload: Any, message: Any, tx: Any, handle: Any) -> Any:
-        result = call(payload, message, tx, handle)
-        if result is not None and hasattr(type(result), "__await__"):
-            if isinstance(result, CoroutineType):
-                result.close()
-            raise HandlerError(
-                f"handler {name!r} is def but returned something to await ({type(result).__name__}), "
-                "so its work is not done; make it (and its decorators) async def"
-            )
-        return result
-
-    return finished
+    if hasattr(type(result), "__await__"):
+        if isinstance(result, CoroutineType):
+            result.close()
+        raise HandlerError(
+            f"handler {name!r} is def but returned something to await ({type(result).__name__}), "
+            "so its work is not done; make it (and its decorators) async def"
+        )
+    return result
 
 
 def _element(annotation: Any) -> Any:

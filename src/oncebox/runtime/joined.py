@@ -42,7 +42,7 @@ def handle_joined(inbox: Inbox, policy: Policy, item: Item, handle: Any, outlets
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
             with _traced(inbox, item, outlets):
-                claim.result = handler.call(handler.decode(message), message, tx, handle)
+                claim.result = handler.call(handler.decode(message.payload), message, tx, handle)
             run(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
 
@@ -58,7 +58,7 @@ async def handle_joined_async(
         if claim.first:
             tx = Tx(inbox.consumer, message, 1, outlets)
             with _traced(inbox, item, outlets):
-                claim.result = await handler.call(handler.decode(message), message, tx, handle)
+                claim.result = await handler.call(handler.decode(message.payload), message, tx, handle)
             await run_async(_after(inbox, policy, item, tx), adapter_for(handle).perform)
     return _outcome(claim)
 

@@ -92,18 +92,22 @@ class Performer:
         attempt = 1 + first.attempts + first.deaths
         if handler.effect is not None:
             key = idempotency_key(self.work, first)
-            return handler.decode(message), message, EffectCall(self.work.consumer, message, key, attempt)
+            return (
+                handler.decode(message.payload),
+                message,
+                EffectCall(self.work.consumer, message, key, attempt),
+            )
         tx = None
         if handler.sends:
             tx = Tx(self.work.consumer, message, attempt, self.work.outlets)
             first.publications, first.sendings = tx.publications, tx.sendings
         if not handler.batch:
-            return handler.decode(message), message, tx
+            return handler.decode(message.payload), message, tx
         messages = [message]
         for item in items[1:]:  # a run that was undone may have been another one's with this item first
             item.publications = item.sendings = ()
             messages.append(item.whole or self._whole(item.message))
-        return [handler.decode(message) for message in messages], messages, tx
+        return [handler.decode(message.payload) for message in messages], messages, tx
 
     def _whole(self, message: Message) -> Message:
         """The message with its payload, wherever that is kept."""
@@ -151,7 +155,8 @@ class Performer:
                 raise
             raise explained from error
         finally:
-            _close(tx)
+            if tx is not None:
+                _close(tx)
             if self.watchdog is not None:
                 self.watchdog.leave(self.session)
         if handler.effect is None and time.monotonic() - started > self.timeout_seconds:
@@ -220,7 +225,8 @@ class Performer:
             raise explained from error
         finally:
             self._limit.end()
-            _close(tx)
+            if tx is not None:
+                _close(tx)
 
     def _gave_up_too_often(self, step: steps.Handle) -> bool:
         """A cancellation is nobody's failure, so it is not charged; but it is not for ever either."""

@@ -27,8 +27,12 @@ class Watchdog:
 
     def enter(self, session: Session, deadline: float) -> None:
         """A handler starts on this session."""
+        self._deadlines[id(session)] = (deadline, session)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
         with self._lock:
-            self._deadlines[id(session)] = (deadline, session)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="oncebox-watchdog", daemon=True)
                 self._thread.start()
@@ -48,9 +52,11 @@ class Watchdog:
             idle = 0 if self._deadlines else idle + 1
             if idle >= _IDLE_LOOKS:
                 with self._lock:
+                    self._thread = None
+                    # Who enters says so before it looks for the thread: it is seen here, or starts another.
                     if not self._deadlines:
-                        self._thread = None
                         return
+                    self._thread = threading.current_thread()
             now = time.monotonic()
             for mark, (deadline, session) in list(self._deadlines.items()):
                 if now > deadline:

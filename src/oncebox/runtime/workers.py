@@ -20,7 +20,6 @@ from oncebox.core.place import follows
 from oncebox.core.run import run, run_async
 from oncebox.core.steps import Op
 from oncebox.core.stored import work_batch
-from oncebox.core.suspects import is_suspect
 from oncebox.core.watermarked import deliver_in_partition
 from oncebox.core.window import is_old
 from oncebox.core.work import OVERDUE_SECONDS, Item, Work
@@ -88,11 +87,11 @@ def _partition_turn(work: Work, mailbox: Mailbox, item: Item) -> Op[None]:
 
 
 def _is_plain(item: Item) -> bool:
-    return item.refusal is None and item.unrecorded is None and not is_suspect(item)
+    return item.refusal is None and item.unrecorded is None and item.message.deliveries <= 1
 
 
 def _batchable(work: Work, item: Item) -> bool:
-    return _is_plain(item) and not is_old(work, item)
+    return _is_plain(item) and (work.window_seconds is None or not is_old(work, item))
 
 
 def stored_turn(work: Work, turn: int) -> Op[bool]:
@@ -147,7 +146,7 @@ class Crew:
 
         def settle_one(item: Item) -> None:
             if item.delivery is not None:
-                mailbox.settled(item)
+                mailbox.active.remove(item)
             settle(item)
 
         def next_one() -> Item | None:
