@@ -6,7 +6,7 @@ from benchmarks.comparison import ASYNCPG_FIRST, BOTH, Comparison, handmade, unp
 from benchmarks.contenders.loop import WorkerLoop
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
 from benchmarks.load import Load
-from benchmarks.make import library, peer, pgbench, sized, zipf, zipf_keyed
+from benchmarks.make import library, peer, peers, pgbench, sized, zipf, zipf_keyed
 
 
 def context() -> list[Comparison]:
@@ -31,6 +31,18 @@ def context() -> list[Comparison]:
             "same_sql",
             "same_sql_chained",
         )
+    ]
+    rows += [
+        Comparison(
+            f"vs_{name}_handlers",
+            f"stored, batch=100, c=2, against {name}: the same handler on both sides",
+            make,
+            library("stored, batch=100", 2, mode="stored", batch=100),
+            ASYNCPG_FIRST[:1],
+            quick=False,
+            slice_factor=4,
+        )
+        for name, make in peers().items()
     ]
     rows += [
         Comparison(
@@ -127,11 +139,12 @@ def context() -> list[Comparison]:
             quick=False,
         ),
         Comparison(
-            "vs_dbos_direct",
-            "stored, batch=100, against dbos called by threads, without its queue",
-            peer("dbos", PEER_HOW="direct", PEER_CONCURRENCY="16"),
-            library("stored, batch=100", mode="stored", batch=100),
-            BOTH[:1],
+            "vs_dbos_queue",
+            "stored, batch=100, c=2, against dbos with its queue",
+            peer("dbos", PEER_HOW="queue", PEER_CONCURRENCY="48"),
+            library("stored, batch=100", 2, mode="stored", batch=100),
+            ASYNCPG_FIRST[:1],
+            quick=False,
             slice_factor=4,
         ),
     ]

@@ -47,6 +47,15 @@ def peer(name: str, **settings: str) -> Make:
     return lambda driver: Peer(name, settings)
 
 
+def peers() -> dict[str, Make]:
+    """Each with the settings that were best for it, of those that were tried."""
+    return {
+        "pgqueuer": peer("pgqueuer", PEER_BATCH="100", PEER_CONNECTIONS="16"),
+        "procrastinate": peer("procrastinate", PEER_CONCURRENCY="30", PEER_DELETE="never"),
+        "dbos": peer("dbos", PEER_HOW="direct", PEER_CONCURRENCY="16"),
+    }
+
+
 def pgbench(script: str, concurrency: int = 1) -> Make:
     """A script of pgbench."""
     return lambda driver: Pgbench(script, concurrency)
