@@ -118,7 +118,7 @@ def figures() -> list[Comparison]:
                 library("stored, set-based, batch=300", mode="stored", batch=300, set_based=True),
                 ASYNCPG_FIRST[:1],
                 bar=bar,
-                slice_factor=4,
+                slice_factor=3,
             )
             for name, bar in (("pgqueuer", 3.0), ("procrastinate", 12.0), ("dbos", 70.0))
         ),

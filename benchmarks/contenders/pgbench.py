@@ -14,19 +14,21 @@ from benchmarks.contenders.base import Contender
 from benchmarks.load import ACCOUNTS, Load
 from benchmarks.stage import Place, pgbench_binary
 from oncebox import Message
+from oncebox.core.batch import LOCK_MS
 from oncebox.core.steps import Begin, Call, Commit
 from oncebox.engines import postgresql
 from oncebox.engines.queries import load as load_queries
 
 DRAW = f"\\set account random(1, {ACCOUNTS})\n\\set n :n + 1\n"
 EFFECT = "UPDATE account SET balance = balance + 1 WHERE id = :account;\n"
+EFFECT_PREPARED = "PREPARE effect AS UPDATE account SET balance = balance + 1 WHERE id = $1"
 INSERT = (
     "INSERT INTO handmade (consumer, message_id, status) "
     "VALUES ('pgbench', :tag::text || '-' || :client_id::text || '-' || :n::text, 'completed') "
     "ON CONFLICT DO NOTHING;\n"
 )
-LINKS = 20
-"""Messages of a chain."""
+LINKS = {"same_sql_chained": 20, "same_sql_batch": 100}
+"""Messages that one run of a script handles, where it is not one."""
 PLAIN = {
     "unprotected": DRAW + "BEGIN;\n" + EFFECT + "COMMIT;\n",
     "autocommit": DRAW + EFFECT,
@@ -58,8 +60,7 @@ def same_sql(links: int) -> str:
         call = Call(queries.claim, {name: claim[name] for name in queries.claim.names})
         return Begin(claim["token"], (call,), carried=True)
 
-    effect = "PREPARE effect AS UPDATE account SET balance = balance + 1 WHERE id = $1"
-    first = _one_message(f"{postgresql.prepare(queries)}; {effect}")
+    first = _one_message(f"{postgresql.prepare(queries)}; {EFFECT_PREPARED}")
     now = opening(":n")
     parts = [f"\\if :first\n{first}\n\\set first 0\n\\endif"]
     for link in range(links):
@@ -69,6 +70,31 @@ def same_sql(links: int) -> str:
         then = opening(":next") if link < links - 1 else None
         parts.append("EXECUTE effect(:account);")
         parts.append(_one_message(postgresql.commit(Commit(now.token, (), then), postgresql.PREPARED, check)))
+    return "\n".join(parts) + "\n"
+
+
+def same_sql_batch(size: int) -> str:
+    """A batch as oncebox runs it with ordinary handlers: claimed at once, each effect awaited."""
+    queries = load_queries("postgresql", "oncebox")
+    token = ":tag.:client_id.:batch"
+    claims = [
+        {
+            "source": "payments",
+            "message_id": f":tag-:client_id-:batch-{number}",
+            "type": "payment.captured",
+            "fingerprint": bytes(32),
+        }
+        for number in range(size)
+    ]
+    claim = Call(queries.claim_many, {"consumer": "pgbench", "rows": claims})
+    parts = [
+        f"\\if :first\n{_one_message(EFFECT_PREPARED)}\n\\set first 0\n\\endif\n{DRAW}\\set batch :n",
+        _one_message(postgresql.begin(Begin(token, lock_ms=LOCK_MS))),
+        _one_message(postgresql.text(claim)),
+        "SAVEPOINT oncebox;",
+        *[f"{DRAW}EXECUTE effect(:account);"] * size,
+        _one_message(postgresql.commit(Commit(token, ()), check=postgresql.check(queries))),
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -95,9 +121,10 @@ class Pgbench(Contender):
         super().__init__("pgbench", concurrency, Counted())
         self.label = f"pgbench {script}"
         self._simple = script not in PLAIN
-        self._links = LINKS if script == "same_sql_chained" else 1
-        self._text = same_sql(self._links) if self._simple else PLAIN[script]
-        self.count_min = 50 * concurrency
+        self._links = LINKS.get(script, 1)
+        made = same_sql_batch if script == "same_sql_batch" else same_sql
+        self._text = made(self._links) if self._simple else PLAIN[script]
+        self.count_min = max(50, 4 * self._links) * concurrency
 
     async def open(self, stage: Place) -> None:
         self._url = stage.url

@@ -6,10 +6,10 @@ from benchmarks.contenders.pgbench import PLAIN, Pgbench
 from benchmarks.stage import Stage
 from tests.servers import Postgres
 
-MESSAGES = 60
+MESSAGES = 200
 
 
-@pytest.mark.parametrize("script", [*PLAIN, "same_sql", "same_sql_chained"])
+@pytest.mark.parametrize("script", [*PLAIN, "same_sql", "same_sql_chained", "same_sql_batch"])
 async def test_every_message_of_a_script_has_its_effect(postgres: Postgres, script: str) -> None:
     with Stage(postgres.url()) as stage:
         contender = Pgbench(script)
