@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
 import signal
@@ -131,11 +132,15 @@ class Chain:
         self._chance.shuffle(wrongs)
         due = [total * number // (len(wrongs) + 1) for number in range(1, len(wrongs) + 1)]
         moved_at, best = time.monotonic(), -1
+        # What is still to go wrong goes wrong under load: the rest is not sent before.
+        senders.most = due[0] // 3 + 1 if due else math.inf
         while not (figures.progress >= total and senders.done and self._idle()):
             self._count()
             figures.sent = senders.sent
             if figures.progress > best:
                 best, moved_at = figures.progress, time.monotonic()
+            else:
+                senders.most += 1  # a scan may wait for one that was not sent yet
             if due and figures.progress >= due[0] and crew.anybody_works():
                 due.pop(0)
                 mishap = wrongs.pop()
@@ -144,6 +149,7 @@ class Chain:
                     moved_at = time.monotonic()
                 else:
                     figures.kills += await crew.kill(self._chance)
+                senders.most = max(senders.most, due[0] // 3 + 1) if due else math.inf
             if time.monotonic() - moved_at > STALL_SECONDS:
                 self.standing = standing(self._rows, SERVICES) + f"\nsenders done: {senders.done}\n"
                 # Into the services' logs: where every thread and task of theirs is.
