@@ -105,7 +105,7 @@ def _loads() -> list[Comparison]:
 
 def _flows() -> list[Comparison]:
     """What is usually written by hand."""
-    rows = [
+    return [
         Comparison(
             f"{flow}_c{c}",
             f"hand-written {flow}, c={c}, against A",
@@ -116,25 +116,6 @@ def _flows() -> list[Comparison]:
         )
         for flow in ("pending", "select_for_update", "insert_complete")
         for c in (1, 4, 16)
-    ]
-    return [
-        *rows,
-        Comparison(
-            "vs_pending_c1",
-            "inline against pending → processing → completed, c=1",
-            handmade("pending"),
-            library("inline"),
-            ASYNCPG_FIRST,
-            quick=False,
-        ),
-        Comparison(
-            "vs_pending_batch_c1",
-            "batch=100 against pending → processing → completed, c=1",
-            handmade("pending"),
-            library("batch=100", batch=100),
-            ASYNCPG_FIRST,
-            quick=False,
-        ),
     ]
 
 

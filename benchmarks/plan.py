@@ -96,19 +96,17 @@ def figures() -> list[Comparison]:
         ),
         Comparison(
             "vs_pending",
-            "inline against pending → processing → completed, c=4",
-            handmade("pending", 4),
-            library("inline", 4),
-            ASYNCPG_FIRST,
+            "inline against pending → processing → completed, c=1",
+            handmade("pending"),
+            library("inline"),
             bar=1.8,
         ),
         Comparison(
             "vs_pending_batch",
-            "batch=100 against pending → processing → completed, c=4",
-            handmade("pending", 4),
-            library("batch=100", 4, batch=100),
+            "batch=100 against pending → processing → completed, c=1",
+            handmade("pending"),
+            library("batch=100", batch=100),
             bar=5.0,
-            slice_factor=2,
         ),
         *(
             Comparison(
@@ -136,9 +134,28 @@ def figures() -> list[Comparison]:
 
 
 def checks() -> list[Comparison]:
-    """Promises about batches that have a bar of their own."""
+    """Promises about batches that have a bar of their own, and the flows by hand at another concurrency."""
     failing = library("batch=100, one in 100 fails", load=lambda: Load(failing_every=100), batch=100)
     return [
+        Comparison(
+            "vs_pending_c4",
+            "inline against pending → processing → completed, c=4",
+            handmade("pending", 4),
+            library("inline", 4),
+            ASYNCPG_FIRST,
+            bar=1.8,
+            quick=False,
+        ),
+        Comparison(
+            "vs_pending_batch_c4",
+            "batch=100 against pending → processing → completed, c=4",
+            handmade("pending", 4),
+            library("batch=100", 4, batch=100),
+            ASYNCPG_FIRST,
+            bar=5.0,
+            quick=False,
+            slice_factor=2,
+        ),
         Comparison(
             "batch_zipf_vs_single",
             "batch=100 against one by one, Zipf accounts, c=4",

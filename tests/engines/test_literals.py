@@ -13,6 +13,7 @@ from oncebox.core.outcomes import Reason
 from oncebox.core.queries import Query
 from oncebox.core.steps import Call
 from oncebox.engines import postgresql
+from oncebox.engines.queries import load
 from oncebox.errors import MessageError
 from tests.servers import Postgres
 
@@ -121,9 +122,23 @@ def test_what_has_no_literal_is_refused(value: Any) -> None:
         postgresql.literal(value)
 
 
-def test_equal_values_of_two_types_stay_apart_in_what_is_prepared() -> None:
-    query = Query("claim", "SELECT :state, :lazy, :share", False)
-    for state, lazy, share in ((0, False, 0.0), (1, True, 1.0), (0, False, 0.0)):
-        call = Call(query, {"state": state, "lazy": lazy, "share": share})
-        wanted = f"EXECUTE oncebox_claim({state},{str(lazy).lower()},{share})"
-        assert postgresql.text(call, frozenset({"claim"})) == wanted
+@pytest.mark.parametrize(
+    "text", ["plain", "it's", "back\\slash", "'; DROP TABLE x; --", "ünïcode ✓", "$1 %s {0}"]
+)
+def test_the_prepared_claim_says_what_literals_one_by_one_say(text: str) -> None:
+    """Written out for speed, so what it writes is compared with the long way, parameter by parameter."""
+    claim = load("postgresql", "oncebox").claim
+    for state, lazy in ((0, False), (1, True), (2, False)):
+        params = {
+            "consumer": text, "source": f"from {text}", "message_id": f"id {text}", "type": f"type {text}",
+            "fingerprint": bytes(range(32)), "state": state, "lazy": lazy, "token": "0a1b.7.1",
+        }  # fmt: skip
+        values = ",".join(postgresql.literal(params[name]) for name in claim.names)
+        assert postgresql.text(Call(claim, params), postgresql.PREPARED) == f"EXECUTE oncebox_claim({values})"
+
+
+def test_a_nul_in_a_claim_is_refused_before_it_is_sent() -> None:
+    claim = load("postgresql", "oncebox").claim
+    params = dict.fromkeys(claim.names, "x") | {"fingerprint": b"", "message_id": "a\0b"}
+    with pytest.raises(MessageError, match="NUL"):
+        postgresql.text(Call(claim, params), postgresql.PREPARED)

@@ -37,6 +37,8 @@ def decode_result(stored: bytes) -> Any:
 
 def pack_headers(headers: Headers) -> bytes:
     """Headers as one column: order, repeats and bytes that are not text are kept."""
+    if not headers:
+        return _NO_HEADERS[1]
     try:
         return msgspec.msgpack.encode(headers)
     except UnicodeEncodeError:
@@ -45,11 +47,12 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 _headers = msgspec.msgpack.Decoder(tuple[tuple[str, Any], ...])
+_NO_HEADERS = (b"", msgspec.msgpack.encode(()))
 
 
 def unpack_headers(stored: bytes) -> Headers:
     """What `pack_headers` kept; nothing for an empty column."""
-    if not stored:
+    if stored in _NO_HEADERS:
         return ()
     # A producer's own code may have put text into a header; a worker must not stumble over it.
     pairs = _headers.decode(stored)
@@ -59,12 +62,13 @@ def unpack_headers(stored: bytes) -> Headers:
 def pack_provenance(provenance: dict[str, Any]) -> str:
     """Where a message came from, as JSON text. Never raises: what has no JSON form is kept as its text."""
     try:
-        return msgspec.json.encode(provenance, enc_hook=str).decode()
+        return _json.encode(provenance).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
         plain = {storable(str(name)): storable(str(value)) for name, value in provenance.items()}
         return msgspec.json.encode(plain).decode()
 
 
+_json = msgspec.json.Encoder(enc_hook=str)
 _provenance = msgspec.json.Decoder(dict[str, Any])
 
 

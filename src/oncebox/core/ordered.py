@@ -11,7 +11,7 @@ from oncebox import errors
 from oncebox.core.failure import RERUNS_MAX, STATE_STALE, bury, lost_too_often
 from oncebox.core.inline import already_known, claiming, closing, fail, vouch
 from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lock, starts
-from oncebox.core.outcomes import Outcome, Status, processed
+from oncebox.core.outcomes import KEPT, Outcome, Status, processed
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
 from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, may_start, withdraw
@@ -114,7 +114,7 @@ def _put_aside(work: Work, item: Item, token: str, lane: Lane) -> Op[bool]:
     if not (yield Fetch(rows_to_store(work, [item]))):
         return (yield from already_known(work, item, token))
     yield Commit(token, advance_those(work, [item.lane]))
-    item.outcome = Outcome(Status.STORED)
+    item.outcome = KEPT
     return True
 
 

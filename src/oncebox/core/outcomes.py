@@ -94,10 +94,12 @@ class Outcome(msgspec.Struct, frozen=True):
         return ANSWERS[self.status]
 
 
-_PROCESSED = Outcome(Status.PROCESSED)
+DONE = Outcome(Status.PROCESSED)
+KEPT = Outcome(Status.STORED)
+"""What nearly all messages end with. Shared: an outcome may lead to an error and its frames, so that the collector
+has to look at each."""
 
 
 def processed(result: Any) -> Outcome:
-    """Done, with what the handler returned. Most return nothing, and share one: an outcome may lead to an error and
-    its frames, so that the collector has to look at each."""
-    return _PROCESSED if result is None else Outcome(Status.PROCESSED, result)
+    """Done, with what the handler returned; most return nothing."""
+    return DONE if result is None else Outcome(Status.PROCESSED, result)

@@ -13,7 +13,7 @@ from oncebox.core.failure import (
 from oncebox.core.inline import claiming, vouch
 from oncebox.core.known import holds, known_outcome
 from oncebox.core.lanes import advance_those, block, enter, lanes_from, lock, starts
-from oncebox.core.outcomes import Outcome, Status
+from oncebox.core.outcomes import KEPT, Outcome, Status
 from oncebox.core.steps import (
     Begin,
     Call,
@@ -74,7 +74,7 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
         if item.outcome is not None:
             continue
         if (item.message.source, item.message.id) in stored:
-            item.outcome = Outcome(Status.STORED)
+            item.outcome = KEPT
         else:
             known.append(item)
     if known:

@@ -45,8 +45,10 @@ CONTESTED_SECONDS = 1.0
 
 def to_item(work: Work, row: Sequence[Any]) -> Item:
     """A queue row as an item."""
-    seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance = row[:10]
-    attempts, deaths, token, lane, version = row[10:15]
+    (
+        seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance,
+        attempts, deaths, token, lane, version,
+    ) = row  # fmt: skip
     message = Message(
         id=str(message_id),
         type=str(kind),

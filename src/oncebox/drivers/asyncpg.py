@@ -104,6 +104,11 @@ class AsyncpgSession(PostgresSession):
     def in_transaction(self) -> bool:
         return bool(self.raw.is_in_transaction())
 
+    def handled(self) -> None:
+        # All is well as a rule; the long way says what is not.
+        if self.raw.is_closed() or not self.raw.is_in_transaction():
+            super().handled()
+
     async def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
         await self._script(text)

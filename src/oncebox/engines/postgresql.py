@@ -57,10 +57,18 @@ def literal(value: Any) -> str:
     return literal(str(value)) if isinstance(value, str) else _refuse(value)
 
 
-# Typed: 0 and False are equal, and not the same literal.
-_known = lru_cache(maxsize=1024, typed=True)(literal)
-_NEW = frozenset({"message_id", "fingerprint", "token"})
-"""Parameters of a claim that no other claim has; the others come again and again."""
+_known = lru_cache(maxsize=1024)(literal)
+"""For texts that come again and again: names of consumers, sources and types."""
+_CLAIM = ("consumer", "source", "message_id", "type", "fingerprint", "state", "token", "lazy")
+
+
+def _claim(params: dict[str, Any]) -> str:
+    """The prepared claim, which every message makes: written out, its parameters in the order of `_CLAIM`."""
+    return (
+        f"EXECUTE oncebox_claim({_known(params['consumer'])},{_known(params['source'])},"
+        f"{literal(params['message_id'])},{_known(params['type'])},E'\\\\x{params['fingerprint'].hex()}',"
+        f"{params['state']},'{params['token']}',{'true' if params['lazy'] else 'false'})"
+    )
 
 
 def _refuse(value: Any) -> str:
@@ -78,9 +86,7 @@ def text(call: Call, prepared: frozenset[str] = frozenset()) -> str:
     """The call as SQL with literals; one that the session has prepared is only named."""
     query = call.query
     if query.name in prepared:
-        params = call.params
-        values = [(literal if name in _NEW else _known)(params[name]) for name in query.names]
-        return f"EXECUTE oncebox_{query.name}({','.join(values)})"
+        return _claim(call.params)
     pieces = query.pieces
     if len(pieces) == 1:
         return pieces[0]
@@ -95,9 +101,8 @@ def script(calls: tuple[Call, ...], prepared: frozenset[str] = frozenset()) -> s
 
 def prepare(queries: Queries) -> str:
     """What a session of our own prepares: the claim, which every message plans anew otherwise."""
-    return "; ".join(
-        f"PREPARE oncebox_{name} AS {getattr(queries, name).numbered}" for name in sorted(PREPARED)
-    )
+    assert queries.claim.names == _CLAIM
+    return f"PREPARE oncebox_claim AS {queries.claim.numbered}"
 
 
 def has_check(queries: Queries) -> str:

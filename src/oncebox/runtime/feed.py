@@ -14,7 +14,7 @@ import msgspec
 from oncebox.brokers.contract import Delivery, Source
 from oncebox.codec import safe_text
 from oncebox.core.effects import TWICE
-from oncebox.core.outcomes import Answer, Outcome, Status
+from oncebox.core.outcomes import DONE, KEPT, Answer, Outcome, Status
 from oncebox.core.work import Item
 from oncebox.errors import BrokerUnavailable
 from oncebox.message import Message
@@ -153,15 +153,16 @@ class Feed:
         nacks: list[tuple[Delivery, float]] = []
         buried: list[Item] = []
         done: list[Message] = []
-        processed: Outcome | None = None
+        kept: list[Message] = []
         while self._settled:
             item = self._settled.popleft()
             outcome = item.outcome
             assert outcome is not None
-            if outcome.status is Status.PROCESSED and not outcome.reason and item.delivery is not None:
+            if item.delivery is not None and (
+                outcome is KEPT or (outcome.status is Status.PROCESSED and not outcome.reason)
+            ):
                 # What nearly all are: counted together, acked, and nothing to report.
-                processed = outcome
-                done.append(item.message)
+                (kept if outcome is KEPT else done).append(item.message)
                 acks.append(item.delivery)
                 continue
             tallies.add(self.intake.consumer, item.message, outcome)
@@ -176,8 +177,10 @@ class Feed:
                 acks.append(item.delivery)
             elif outcome.answer is Answer.NACK:
                 nacks.append((item.delivery, outcome.delay_seconds))
-        if processed is not None:
-            tallies.add_done(self.intake.consumer, done, processed)
+        if done:
+            tallies.add_all(self.intake.consumer, done, DONE)
+        if kept:
+            tallies.add_all(self.intake.consumer, kept, KEPT)
         try:
             if acks:
                 await self.source.ack(acks)

@@ -57,6 +57,8 @@ class Receiver:
                         for item in await run_async(receive(work, items), performer):
                             self.mailbox.settled(item)
                             self.mailbox.items.append(item)
+                        for worker in self.workers:
+                            worker.mailbox.ring()
                 except Exception as error:
                     self.mailbox.put_back()
                     self.mailbox.ring()
@@ -74,5 +76,3 @@ class Receiver:
     def _settle(self, item: Item) -> None:
         self.mailbox.settled(item)
         self.feed.settle(item)
-        for worker in self.workers:
-            worker.mailbox.ring()

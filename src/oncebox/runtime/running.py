@@ -13,6 +13,7 @@ from typing import Any
 
 from oncebox.brokers.contract import Source
 from oncebox.core.keys import close_gaps
+from oncebox.core.outcomes import DONE
 from oncebox.core.reap import reap_lapsed
 from oncebox.core.run import run_async
 from oncebox.core.steps import Call
@@ -223,9 +224,11 @@ class Running:
 
     def _count(self, member: Member) -> Any:
         def count(item: Item) -> None:
-            assert item.outcome is not None
-            self.tallies.add(member.name, item.message, item.outcome)
-            report(member.name, item, item.outcome)
+            outcome = item.outcome
+            assert outcome is not None
+            self.tallies.add(member.name, item.message, outcome)
+            if outcome is not DONE:
+                report(member.name, item, outcome)
 
         return count
 

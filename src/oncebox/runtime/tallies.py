@@ -38,7 +38,7 @@ class Tallies:
             if made is not None:
                 self.meter.lag(consumer, kind, time.time() - made)
 
-    def add_done(self, consumer: str, messages: Sequence[Message], outcome: Outcome) -> None:
+    def add_all(self, consumer: str, messages: Sequence[Message], outcome: Outcome) -> None:
         """Count the same outcome of each of these."""
         if self.meter is not None:
             for message in messages:
