@@ -146,9 +146,13 @@ def _has_no_json_form(value: Any) -> bool:
 def header_pairs(headers: Any) -> Headers:
     """A mapping or pairs, as (name, bytes) pairs; order and repeats are kept."""
     pairs: Iterable[tuple[Any, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        named = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise MessageError("headers are a mapping, or pairs of a name and a value") from None
     return tuple(
         (name, value) if type(name) is str and type(value) is bytes else (str(name), encode_payload(value))
-        for name, value in pairs
+        for name, value in named
     )
 
 
@@ -158,7 +162,7 @@ def _are_plain(headers: Any) -> bool:
         return False
     size = 0
     for pair in headers:
-        if type(pair) is not tuple:
+        if type(pair) is not tuple or len(pair) != 2:
             return False
         name, value = pair
         if type(name) is not str or type(value) is not bytes:

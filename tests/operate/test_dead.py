@@ -12,7 +12,7 @@ from oncebox.core.keys import stuck_keys
 from oncebox.core.ordered import deliver_in_order
 from oncebox.core.receiving import receive
 from oncebox.errors import UsageError
-from tests.core.fixtures import postgresql
+from tests.core.fixtures import postgresql, stored
 from tests.core.kit import Call, Shop, effect, event
 from tests.order.lines import BY_KEY, BY_SEQUENCE, applied, case, note, put
 
@@ -140,6 +140,34 @@ async def test_a_conflict_is_settled_by_choosing_which_payload_stands(shop: Shop
     assert seen == [(1, None), (1, None), (2, b"b")]
     assert shop.effects() == {"a": 1, "b": 1, now: 1}
     assert shop.count("dead") == 0
+
+
+@stored
+@pytest.mark.parametrize("order", [BY_KEY, BY_SEQUENCE], ids=["by key", "by sequence"])
+async def test_settling_a_conflict_leaves_the_dead_head_of_its_key_alone(
+    shop: Shop, order: dict[str, Any]
+) -> None:
+    cases, queries = shop.consumer(**order), shop.app.database.queries
+
+    @shop.handler(cases)
+    async def first_dies(call: Call) -> None:
+        if call.message.id == "a-1":
+            raise Dead("broken")
+        await note(call)
+
+    await put(shop, cases, case("a", 1), case("a", 2))
+    await shop.deliver(cases, event("a-1", payload={"case": "a", "version": 1, "other": True}))
+    [conflict] = await letters(shop, cases, reason="conflict")
+    stands = await ask(shop, cases, resolve(queries, conflict, "second", ACT))
+    await shop.work_off(cases)
+    [stuck] = await ask(shop, cases, stuck_keys(queries))
+    assert (stuck.key, stuck.head, applied(shop, "a")) == ("a", "a-1", [])
+    # Once somebody has decided about it, what stands for the other one has its turn, too.
+    await ask(shop, cases, decide(queries, "discard", Choice(ids=("a-1",)), ACT))
+    await shop.work_off(cases)
+    in_turn = [1, 2] if order is BY_SEQUENCE else [2, 1]  # by arrival, it came last
+    assert (applied(shop, "a"), await ask(shop, cases, stuck_keys(queries))) == (in_turn, [])
+    assert shop.rows(f"SELECT count(*) FROM {shop.table('ledger')} WHERE message_id = ?", stands) == [(1,)]
 
 
 async def test_an_edited_payload_is_a_new_message_that_names_the_old(shop: Shop) -> None:

@@ -99,6 +99,12 @@ def test_headers_are_bounded_in_number_and_bytes() -> None:
         Message(id="1", headers=(("a", b"x" * HEADER_BYTES_MAX),))
 
 
+@pytest.mark.parametrize("headers", [(("a", b"1", "c"),), (("a",),), ((),), (5,), 7])
+def test_headers_that_are_no_pairs_are_refused(headers: Any) -> None:
+    with pytest.raises(MessageError, match="pairs"):
+        Message(id="1", headers=headers)
+
+
 def test_headers_keep_order_repeats_and_bytes_that_are_not_text() -> None:
     pairs: Any = [("b", b"\xff"), ("a", "text"), ("b", b"2")]
     assert Message(id="1", headers=pairs).headers == (("b", b"\xff"), ("a", b"text"), ("b", b"2"))

@@ -14,7 +14,7 @@ from oncebox.core.lanes import Lane, advance_those, block, enter, lanes_from, lo
 from oncebox.core.outcomes import KEPT, Outcome, Status, processed
 from oncebox.core.steps import Begin, Call, Commit, Execute, Fetch, Handle, Op, Rollback, Settle
 from oncebox.core.storing import rows_to_store
-from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, may_start, withdraw
+from oncebox.core.suspects import BUSY_DELAY_SECONDS, is_suspect, mark_first, may_start, withdraw
 from oncebox.core.window import is_old, look_back
 from oncebox.core.work import Item, Work
 
@@ -41,10 +41,13 @@ def _deliver(work: Work, item: Item) -> Op[None]:
         token = work.token()
         handling = False
         try:
+            if is_suspect(item) and work.marks_first and not (yield from mark_first(work, item)):
+                return
             lane = yield from _open(work, item, token)
             if lane is None:
                 continue  # its row was swept between the two statements
             if (yield from _put_aside(work, item, token, lane)):
+                yield from withdraw(work, item)
                 return
             if not (yield Execute((claiming(work, item, token),))):
                 if (yield from already_known(work, item, token)):
@@ -52,9 +55,12 @@ def _deliver(work: Work, item: Item) -> Op[None]:
                 continue
             if item.refusal is not None:
                 yield from _refuse(work, item, token, lane)
+                yield from withdraw(work, item)
                 return
-            if is_suspect(item) and not (yield from may_start(work, item, token)):
-                return
+            if is_suspect(item):
+                after = _given_up(work, item, lane)
+                if not (yield from may_start(work, item, token, after=after)):
+                    return
             if item.losses > RERUNS_MAX:
                 raise lost_too_often(item)
             handling = True
@@ -131,10 +137,15 @@ def _refuse(work: Work, item: Item, token: str, lane: Lane) -> Op[None]:
     One that is ahead of its turn is missing when the turn comes, like one that never came.
     """
     assert item.refusal is not None
-    assert item.lane is not None
     reason, error = item.refusal
-    blocks = work.policy.on_dead == "block" and not lane.is_ahead(item.version)
-    after: tuple[Call, ...] = (block(work, item),) if blocks else ()
-    after += advance_those(work, [item.lane])  # its successor may be in line already
-    yield Commit(token, (bury(work, item, reason, error, 0), *_passed(work, item), *after))
+    yield Commit(token, (bury(work, item, reason, error, 0), *_given_up(work, item, lane)))
     item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
+
+
+def _given_up(work: Work, item: Item, lane: Lane) -> tuple[Call, ...]:
+    """What its burial means to its lane, which it blocks or leaves to the next."""
+    assert item.lane is not None
+    blocks = work.policy.on_dead == "block" and not lane.is_ahead(item.version)
+    after = (block(work, item),) if blocks else ()
+    # Its successor may be in line already.
+    return (*_passed(work, item), *after, *advance_those(work, [item.lane]))

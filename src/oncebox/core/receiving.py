@@ -154,12 +154,16 @@ def receive_refused(work: Work, item: Item) -> Op[None]:
     assert item.refusal is not None
     reason, error = item.refusal
     token = work.token()
+    # By sequence its version is missing, like one that never came; by arrival nothing else says so.
+    blocks = item.lane is not None and item.version is None and work.policy.on_dead == "block"
+    held: tuple[Call, ...] = ()
+    if blocks:
+        keys, touching = enter(work, [item])
+        held = (touching, lock(work.queries, work.consumer, keys))
     try:
-        changed = yield Begin(token, (claiming(work, item, token),), carried=True)
+        changed = yield Begin(token, (*held, claiming(work, item, token)), carried=not held)
         if changed:
-            # By sequence its version is missing, like one that never came; by arrival nothing else says so.
-            blocks = item.lane is not None and item.version is None and work.policy.on_dead == "block"
-            after = (enter(work, [item])[1], block(work, item)) if blocks else ()
+            after = (block(work, item),) if blocks else ()
             yield Commit(token, (bury(work, item, reason, error, 0), *after))
             item.outcome = Outcome(Status.DEAD, error=error, reason=reason)
             return

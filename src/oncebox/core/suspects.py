@@ -28,8 +28,10 @@ def may_follow(item: Item) -> bool:
     return not is_suspect(item) and item.unrecorded is None
 
 
-def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ()) -> Op[bool]:
-    """Count the deaths a suspect has caused, and mark it before it runs; `claims` is what a grave needs besides.
+def may_start(
+    work: Work, item: Item, token: str, before: tuple[Call, ...] = (), after: tuple[Call, ...] = ()
+) -> Op[bool]:
+    """Count the deaths a suspect has caused, and mark it before it runs; `before` and `after` go with its burial.
 
     A first start is not marked, which would cost every message a write; once one death is
     known, the broker's count tells that there was a first one too.
@@ -43,7 +45,8 @@ def may_start(work: Work, item: Item, token: str, claims: tuple[Call, ...] = ())
     # The first that is on record may have been another's doing, beside it; from then on it ran alone.
     if deaths >= work.policy.crash_limit and recorded >= min(2, work.policy.crash_limit):
         error = errors.ProcessDied(f"{deaths} processes died with this message in hand")
-        yield Commit(token, (*claims, bury(work, item, Reason.CRASH_LOOP, error, failures + deaths)))
+        grave = bury(work, item, Reason.CRASH_LOOP, error, failures + deaths)
+        yield Commit(token, (*before, grave, *after))
         item.outcome = Outcome(Status.DEAD, error=error, reason=Reason.CRASH_LOOP)
         yield from withdraw(work, item)
         return False
@@ -74,11 +77,12 @@ def mark(work: Work, item: Item, deaths: int) -> Op[bool]:
     or will be heard of soon), and when that one's death was counted since `deaths` was read: a message that a process
     died with runs alone, which was decided by that number.
     """
-    item.marked = True  # before the reply, which may be lost
+    was_marked, item.marked = item.marked, True  # before the reply, which may be lost
     identity = {"worker": work.worker, "slot": work.slot}
     if (yield Side(work.keyed(work.queries.mark_inline, item, **identity, deaths=deaths))):
         return True
-    item.marked = False
+    item.marked = was_marked  # by an earlier run of the same delivery
+    yield from withdraw(work, item)
     item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=BUSY_DELAY_SECONDS)
     return False
 

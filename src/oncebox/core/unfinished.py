@@ -74,7 +74,7 @@ def decide_claims(queries: Queries, decision: Decision, choice: Choice, act: Act
         found = [each for each in found if (each.consumer, each.source, each.id) in changed]
         if not found:
             yield Rollback()
-            return []
+            return (yield from decide_claims(queries, decision, choice, act))
         result = FREE if again else "discarded"
         touched = [
             Touched(consumer=claim.consumer, source=claim.source, id=claim.id, result=result)

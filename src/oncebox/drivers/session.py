@@ -131,7 +131,9 @@ class PostgresSession:
     def commit(self, step: Commit) -> Any:
         if self.pooled and step.then is not None:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
-        return self._script(postgresql.commit(step, self.prepared, self.check), committing=True)
+        # Whoever shares a session through a pooler may have given it a role of theirs.
+        first = "" if self.pooled else postgresql.OWN_ROLE
+        return self._script(postgresql.commit(step, self.prepared, self.check, first), committing=True)
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with; `kind` is what it annotated."""

@@ -31,6 +31,10 @@ CHECK = (
 """The closing check of who can't know whether the database has the procedure for it: migrations, and sessions that
 prepare nothing."""
 
+OWN_ROLE = "SET LOCAL role TO DEFAULT; "
+"""What is written and called at the end needs rights of ours, and a handler may have taken another role for its own
+statements (`SET LOCAL ROLE`, for row-level security)."""
+
 _UNAVAILABLE = ("08", "57P", "53300", "25P03", "58", "XX000")
 
 
@@ -106,9 +110,10 @@ def prepare(queries: Queries) -> str:
 
 
 def has_check(queries: Queries) -> str:
-    """Asks whether the database has the procedure that closes a transaction."""
+    """Asks whether the database has the procedure that closes a transaction, and lets this role call it."""
     assert queries.finished is not None
-    return f"SELECT to_regprocedure('{queries.finished.text.split()[1].partition('(')[0]}(text)') IS NOT NULL"
+    name = queries.finished.text.split()[1].partition("(")[0]
+    return f"SELECT coalesce(has_function_privilege(to_regprocedure('{name}(text)'), 'EXECUTE'), false)"
 
 
 def check(queries: Queries) -> str:
@@ -129,12 +134,15 @@ def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_
     return f"{text}; {script(step.calls, prepared)}" if step.calls else text
 
 
-def commit(step: Commit, prepared: frozenset[str] = frozenset(), check: str = CHECK) -> str:
+def commit(
+    step: Commit, prepared: frozenset[str] = frozenset(), check: str = CHECK, first: str = OWN_ROLE
+) -> str:
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
     text = f"{check.format(step.token)}; COMMIT"
     if step.calls:
         text = f"{script(step.calls)}; {text}"
+    text = f"{first}{text}"
     return text if step.then is None else f"{text} {begin(step.then, prepared, CHAIN)}"
 
 

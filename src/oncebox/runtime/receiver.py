@@ -16,6 +16,9 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.sessions import AsyncSideChannel, finished
 from oncebox.runtime.workers import TaskWorker, ThreadWorker, pause_seconds, report_loss
 
+AGAIN_SECONDS = 0.02
+"""When to look again, where nothing of what was received could be written down."""
+
 
 class Receiver:
     """Stored mode's front door: writes deliveries down, then has them acked."""
@@ -54,9 +57,12 @@ class Receiver:
                         self.feed.lost(0, False)
                         lost = 0
                     while items := self.mailbox.take_many(1000):
-                        for item in await run_async(receive(work, items), performer):
+                        left = await run_async(receive(work, items), performer)
+                        for item in left:
                             self.mailbox.settled(item)
                             self.mailbox.items.append(item)
+                        if len(left) == len(items):
+                            await asyncio.sleep(AGAIN_SECONDS)  # somebody decides about their rows right now
                         for worker in self.workers:
                             worker.mailbox.ring()
                 except Exception as error:

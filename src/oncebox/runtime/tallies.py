@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ class Tallies:
         self.meter = meter
         """Where metrics are on: counts everything too, since the process started."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._lock = threading.Lock()
+        """Worker threads count, and so does the event loop."""
         self._drained = time.monotonic()
 
     def is_due(self) -> bool:
@@ -26,9 +29,10 @@ class Tallies:
         return bool(self._counts) and time.monotonic() - self._drained >= 1.0
 
     def add(self, consumer: str, message: Message, outcome: Outcome) -> None:
-        """Count one outcome. Called from worker threads too; a lost race costs one count, never a message."""
+        """Count one outcome."""
         kind = message.type
-        self._counts[consumer, kind, outcome.status] += 1
+        with self._lock:
+            self._counts[consumer, kind, outcome.status] += 1
         if self.meter is None:
             return
         self.meter.count(consumer, kind, outcome.status)
@@ -44,12 +48,15 @@ class Tallies:
             for message in messages:
                 self.add(consumer, message, outcome)
             return
-        for kind, n in Counter([message.type for message in messages]).items():
-            self._counts[consumer, kind, outcome.status] += n
+        counts = Counter([message.type for message in messages])
+        with self._lock:
+            for kind, n in counts.items():
+                self._counts[consumer, kind, outcome.status] += n
 
     def drain(self) -> list[dict[str, object]]:
         """What was counted since last time, sorted so that two processes lock rows in one order."""
-        counts, self._counts = self._counts, Counter()
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
         self._drained = time.monotonic()
         return [
             {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}

@@ -73,6 +73,9 @@ class Desk:
                 if not lane.live:
                     continue
                 self._arrivals += 1
+                before = lane.held.get(offset)
+                if before is not None:
+                    before.delivery.tag = None
                 held = lane.held[offset] = Held(lane, offset, self._arrivals, delivery)
                 self._fresh.append(held)
                 self._bytes += len(delivery.body)
@@ -246,12 +249,18 @@ class Desk:
             self._changed.notify_all()
 
     def _answered(self, delivery: Delivery) -> Held | None:
-        """The message, when the answer is to its current hand-out; else it is late, and means nothing."""
+        """The message, when the answer is to its current hand-out; else it is late, and means nothing.
+
+        A delivery that is out and what is held of it know each other, which no collector finds: whoever ends the one
+        takes it from the other.
+        """
         held = delivery.tag
-        if type(held) is not Held or held.lane.held.get(held.offset) is not held or not held.out:
+        if type(held) is not Held:
+            return None
+        delivery.tag = None
+        if held.lane.held.get(held.offset) is not held or not held.out:
             return None
         held.out = False
-        delivery.tag = None  # it has a hold on its delivery
         return held
 
     def _held_anew(self, held: Held, **changes: Any) -> Held:
@@ -286,6 +295,8 @@ class Desk:
         gone: set[int] = set()
         for lane in lanes:
             lane.live = False
+            for held in lane.held.values():
+                held.delivery.tag = None
             lane.held.clear()
             lane.waiting.clear()
             gone.add(id(lane))

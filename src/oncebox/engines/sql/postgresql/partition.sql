@@ -42,9 +42,10 @@ INSERT INTO {p}[ledger] SELECT * FROM moved;
 ALTER TABLE {p}[parent] ATTACH PARTITION {p}[ledger] FOR VALUES FROM ('[low]') TO ('[high]')
 
 -- name: partition_lock
--- Whoever writes to this day waits; today's traffic writes to today's.
+-- Whoever writes to this day waits, and whoever holds a row of it to bury something beside; today's traffic is at
+-- today's.
 {as_owner};
-LOCK TABLE {p}[ledger] IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE {p}[ledger] IN EXCLUSIVE MODE
 
 -- part: bare
 -- What has left nothing beside the ledger. The walk deletes all of it together.
