@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.stored import COUNTERS, InFlight, QueueOptions, QueueStats, Stored
@@ -88,12 +88,14 @@ class Queue:
                 self._keys[stored.key] = self._keys.get(stored.key, 0) + 1
             size += stored.size
             taken.append(self._hand_out(stored, now, holder))
+        if taken:
+            self.counts["delivered"] += len(taken)
+            self.held[holder] = self.held.get(holder, 0) + len(taken)
         return taken
 
     def ack(self, tags: Iterable[int], holder: int, now: float) -> None:
         """Forget these for good. What timed out before `now` is no longer the holder's to ack."""
-        for _ in self._answered(tags, holder, now):
-            self.counts["acked"] += 1
+        self.counts["acked"] += len(self._answered(tags, holder, now))
 
     def nack(self, tag: int, delay_seconds: float, holder: int, now: float) -> None:
         """Bring this back after the delay; in a queue that pins keys, its key waits with it."""
@@ -142,9 +144,10 @@ class Queue:
             heapq.heappush(self._ready, (position, stored))
         while (deadline := self._next_deadline()) is not None and deadline <= now:
             _, tag = heapq.heappop(self._deadlines)
-            stored = self._land(tag)
+            flight = self._in_flight.pop(tag)
+            self._landed((flight.stored,), flight.holder)
             self.counts["timed_out"] += 1
-            self._come_back(stored, now)
+            self._come_back(flight.stored, now)
 
     def next_due(self) -> float | None:
         """When `settle` will next have something to bring back; None: not by itself."""
@@ -157,11 +160,10 @@ class Queue:
         tag = next(self._tags)
         deadline = now + self.options.visibility_seconds
         self._in_flight[tag] = InFlight(stored, holder, deadline)
-        self.held[holder] = self.held.get(holder, 0) + 1
         heapq.heappush(self._deadlines, (deadline, tag))
         stored.deliveries += 1
-        self.counts["delivered"] += 1
-        self.counts["redelivered"] += stored.redelivered
+        if stored.redelivered:
+            self.counts["redelivered"] += 1
         delivery = Delivery(
             body=stored.body,
             headers=stored.headers,
@@ -184,21 +186,24 @@ class Queue:
             if flight is None or flight.holder != holder:
                 self.counts["late"] += 1
                 continue
-            answered.append(self._land(tag))
+            answered.append(self._in_flight.pop(tag).stored)
+        self._landed(answered, holder)
         # Answers leave their deadlines behind; unswept they would outnumber the messages.
         if len(self._deadlines) > 2 * len(self._in_flight) + _SLACK:
             self._deadlines = [(flight.deadline, tag) for tag, flight in self._in_flight.items()]
             heapq.heapify(self._deadlines)
         return answered
 
-    def _land(self, tag: int) -> Stored:
-        flight = self._in_flight.pop(tag)
-        self.held[flight.holder] -= 1
-        if not self.held[flight.holder]:
-            del self.held[flight.holder]
+    def _landed(self, those: Sequence[Stored], holder: int) -> None:
+        """These are no longer out at `holder`."""
+        if not those:
+            return
+        self.held[holder] -= len(those)
+        if not self.held[holder]:
+            del self.held[holder]
         if self.options.pins_keys:
-            self._free_key(flight.stored)
-        return flight.stored
+            for stored in those:
+                self._free_key(stored)
 
     def _come_back(self, stored: Stored, now: float, delay_seconds: float = 0.0) -> None:
         """Back into the queue, or out of it when its deliveries are used up."""

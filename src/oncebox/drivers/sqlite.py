@@ -97,7 +97,14 @@ class _Connection(sqlite3.Connection):
         return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return _cursor(self, _Cursor).execute(sql, parameters)
+        cursor: _Cursor = _cursor(self, _Cursor)
+        if self.failed:
+            return cursor.execute(sql, parameters)
+        try:
+            return _execute(cursor, sql, parameters)
+        except sqlite3.Error:
+            self.failed = True
+            raise
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         return super().cursor(_Cursor).executemany(sql, parameters)
