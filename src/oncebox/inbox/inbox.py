@@ -19,6 +19,7 @@ from oncebox.message import (
     TYPE_BYTES_MAX,
     Message,
     MessageKey,
+    are_short,
     check_id,
     check_text,
     encode_payload,
@@ -140,9 +141,10 @@ class Inbox:
         return run_async(op, adapter.perform) if adapter.awaits else run(op, adapter.perform)
 
     def _entry(self, message_id: str, source: str, kind: str, payload: Any) -> guard.Entry:
-        check_id(message_id)
-        check_text("source", source, ID_BYTES_MAX)
-        check_text("type", kind, TYPE_BYTES_MAX)
+        if not are_short(message_id, source, kind):  # then one by one, to say which it is
+            check_id(message_id)
+            check_text("source", source, ID_BYTES_MAX)
+            check_text("type", kind, TYPE_BYTES_MAX)
         body = None if payload is None else encode_payload(payload)
         key = MessageKey(self.consumer, source, message_id)
         return guard.Entry(key, kind, body, self.fingerprint)

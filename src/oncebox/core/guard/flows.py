@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from random import getrandbits
 from typing import Any
 
 from oncebox import errors
@@ -121,6 +121,8 @@ def verify(answer: Answer, key: MessageKey) -> Op[None]:
             raise refusals.ended(key) from error
         return
     current = _shown(view.mark)
+    if current == mark:
+        return
     if not _carries(current, mark):
         # The client may not know: a proxy that reports nothing, a statement that set application_name.
         try:
@@ -247,7 +249,7 @@ def _carries(current: str, mark: str) -> bool:
 
 
 def _mark(serial: int) -> dict[str, str]:
-    return {"token": os.urandom(4).hex(), "serial": str(serial)}
+    return {"token": f"{getrandbits(32):08x}", "serial": str(serial)}
 
 
 def _contents(entry: Entry) -> dict[str, Any]:

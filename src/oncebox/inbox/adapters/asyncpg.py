@@ -36,7 +36,7 @@ class Asyncpg(Adapter):
 
     async def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
-        with refusing():
+        with refusing:
             for text, params in sent:
                 rows += [tuple(record) for record in await self.raw.fetch(text, *(params or ()))]
         return rows

@@ -7,14 +7,14 @@ say something about the guard itself.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, ClassVar
 
 from oncebox import errors
 from oncebox.core.guard import Ask, Held, Hold, Join, Look, Release, View
 from oncebox.core.queries import Queries
+from oncebox.core.run import is_awaited
 from oncebox.core.steps import Call, Execute, Fetch, Step
 from oncebox.engines import postgresql
 from oncebox.inbox.adapters import savepoints
@@ -69,25 +69,10 @@ class Adapter:
 
     def perform(self, step: Step) -> Any:
         """Do what a flow asks."""
-        match step:
-            case Look():
-                return self.view()
-            case Fetch():
-                return self.send(statements((step.call,), self.style), fetch=True)
-            case Execute():
-                return self.send(statements(step.calls, self.style))
-            case Join():
-                return self.join(step.schema)
-            case Hold():
-                return self.hold(step)
-            case Held():
-                return self.held(step)
-            case Release():
-                return self.send([(f"RELEASE SAVEPOINT {step.savepoint}", None)])
-            case Ask():
-                return self.send([(ASK, None)], fetch=True)
-            case _:
-                raise TypeError(f"no guard step: {type(step).__name__}")
+        hand = _HANDS.get(type(step))
+        if hand is None:
+            raise TypeError(f"no guard step: {type(step).__name__}")
+        return hand(self, step)
 
     def join(self, schema: str) -> Any:
         """Reach the transaction and reply with its database's queries; refuse autocommit."""
@@ -127,12 +112,25 @@ class Adapter:
 
     def close(self) -> None:
         """The block is over, or there was none."""
-        savepoints.let_go(self)
+        if self.holds is not None:
+            savepoints.let_go(self)
+
+
+_HANDS: dict[type[Step], Callable[[Adapter, Any], Any]] = {
+    Look: lambda adapter, step: adapter.view(),
+    Fetch: lambda adapter, step: adapter.send(statements((step.call,), adapter.style), fetch=True),
+    Execute: lambda adapter, step: adapter.send(statements(step.calls, adapter.style)),
+    Join: lambda adapter, step: adapter.join(step.schema),
+    Hold: lambda adapter, step: adapter.hold(step),
+    Held: lambda adapter, step: adapter.held(step),
+    Release: lambda adapter, step: adapter.send([(f"RELEASE SAVEPOINT {step.savepoint}", None)]),
+    Ask: lambda adapter, step: adapter.send([(ASK, None)], fetch=True),
+}
 
 
 def then(reply: Any, use: Callable[[Any], Any]) -> Any:
     """`use(reply)`, now or when it is there."""
-    return _awaited(reply, use) if isawaitable(reply) else use(reply)
+    return _awaited(reply, use) if is_awaited(reply) else use(reply)
 
 
 async def _awaited(reply: Awaitable[Any], use: Callable[[Any], Any]) -> Any:
@@ -146,16 +144,21 @@ def autocommit(how: str) -> errors.AutocommitHandle:
     )
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
+class _Refusing:
     """Around statements: a driver's error that says something about the guard becomes the guard's."""
-    try:
-        yield
-    except Exception as error:
-        refused = _refusal(error)
-        if refused is None:
-            raise
-        raise refused from error
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        refused = _refusal(error) if isinstance(error, Exception) else None
+        if refused is not None:
+            raise refused from error
+
+
+refusing = _Refusing()
 
 
 def _refusal(error: Exception) -> errors.OnceboxError | None:

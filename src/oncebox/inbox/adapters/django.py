@@ -52,7 +52,7 @@ class Django(Adapter):
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
-        with refusing(), self.wrapper.cursor() as cursor:
+        with refusing, self.wrapper.cursor() as cursor:
             for text, params in sent:
                 cursor.execute(text, params)
                 if fetch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -32,20 +34,19 @@ _LISTED = (
 
 def adapter_for(handle: Any) -> Adapter:
     """The adapter of a handle, or UnknownHandle listing the known ones. Touches no database."""
-    name = _adapter_name(type(handle))
-    if name is None:
-        kind = f"{type(handle).__module__}.{type(handle).__qualname__}"
-        raise UnknownHandle(
-            f"the guard joins a transaction, so it takes what holds one: {_LISTED}. This is a {kind}"
-        )
-    module, _, cls = name.partition(":")
-    adapter: Adapter = getattr(import_module(f"oncebox.inbox.adapters.{module}"), cls)(handle)
-    return adapter
+    kind: type = type(handle)
+    return _adapter_class(kind)(handle)
 
 
-def _adapter_name(kind: type) -> str | None:
+@lru_cache(maxsize=128)
+def _adapter_class(kind: type) -> Callable[[Any], Adapter]:
     for base in kind.__mro__:
         name = f"{base.__module__.partition('.')[0]}.{base.__qualname__}"
         if name in _KNOWN:
-            return _KNOWN[name]
-    return None
+            module, _, cls = _KNOWN[name].partition(":")
+            found: type[Adapter] = getattr(import_module(f"oncebox.inbox.adapters.{module}"), cls)
+            return found
+    raise UnknownHandle(
+        f"the guard joins a transaction, so it takes what holds one: {_LISTED}. "
+        f"This is a {kind.__module__}.{kind.__qualname__}"
+    )

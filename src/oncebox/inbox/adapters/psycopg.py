@@ -33,7 +33,7 @@ class Psycopg(Adapter):
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
         # A cursor of our own making: the connection's factories may want other placeholders and rows.
-        with refusing(), psycopg.Cursor(self.raw, row_factory=tuple_row) as cursor:
+        with refusing, psycopg.Cursor(self.raw, row_factory=tuple_row) as cursor:
             for text, params in sent:
                 cursor.execute(text.encode(), params)
                 if fetch:
@@ -48,7 +48,7 @@ class AsyncPsycopg(Psycopg):
 
     async def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
-        with refusing():
+        with refusing:
             async with psycopg.AsyncCursor(self.raw, row_factory=tuple_row) as cursor:
                 for text, params in sent:
                     await cursor.execute(text.encode(), params)

@@ -69,7 +69,7 @@ class SqlalchemyConnection(Adapter):
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
-        with refusing():
+        with refusing:
             for text, params in sent:
                 result = self.connection.exec_driver_sql(text, params)
                 if fetch:

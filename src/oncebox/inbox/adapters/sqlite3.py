@@ -34,7 +34,7 @@ class Sqlite3(Adapter):
         cursor = self.raw.cursor()
         cursor.row_factory = None  # the connection's may make dictionaries
         try:
-            with refusing():
+            with refusing:
                 for text, params in sent:
                     # Fetched to the end: an open RETURNING cursor makes COMMIT fail.
                     rows += cursor.execute(text, params or ()).fetchall()
