@@ -83,7 +83,7 @@ def test_a_window_can_be_named_without_an_app(folder: Path) -> None:
         (("--database", "sqlite:///shop.db"), "name the app whose windows count"),
         (("--app", "shop:app", "--retention", "1d"), "--retention goes with --consumer"),
         (("--app", "shop:app", "--consumer", "billing", "--retention", "1d"), "is shorter than the window"),
-        (("--app", "shop:app", "--consumer", "nobody"), "there are: billing"),
+        (("--app", "shop:app", "--consumer", "nobody"), "it has: billing"),
         (("--app", "shop:app", "--consumer", "billing", "--retention", "soon"), "90s, 15m, 6h, 2d"),
     ],
 )

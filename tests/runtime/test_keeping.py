@@ -1,6 +1,7 @@
 """What keeps a process alive in the database's eyes, and a writer's turn in SQLite."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,37 @@ async def test_a_lease_is_kept_for_as_long_as_its_handler_runs(shop: Shop) -> No
     assert runs == 1
     assert shop.effects() == {"evt-1": 1}
     assert shop.attempts("evt-1") == []
+
+
+def test_who_stops_signs_off_although_a_handler_elsewhere_holds_the_only_write_lock(
+    file: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(side=True, lock_timeout_seconds=0.2)
+    keeper = Keeper(file, settings, "w", beat_seconds=0.05)
+    other = file.connect(Settings())
+    workers = Call(file.queries.lapsed, {"seconds": -60.0})
+    keeper.start()
+    assert keeper.first_beat.wait(PATIENCE_SECONDS)
+    assert [row[0] for row in other.fetch(workers)] == ["w"]
+    refused = threading.Event()
+    side = sqlite.AsyncSqliteSession.side
+
+    async def seen(session: sqlite.AsyncSqliteSession, call: Call) -> object:
+        try:
+            return await side(session, call)
+        except LockBusy:
+            if call.query.name == "retire_hands":
+                refused.set()
+            raise
+
+    monkeypatch.setattr(sqlite.AsyncSqliteSession, "side", seen)
+    other.begin(Begin("t"))
+    keeper.stop()
+    assert refused.wait(PATIENCE_SECONDS)
+    other.commit(Commit("t"))
+    keeper.join(PATIENCE_SECONDS)
+    assert other.fetch(workers) == []
+    other.close()
 
 
 def test_a_late_finisher_does_not_end_the_lease_of_whoever_took_over(file: Database) -> None:

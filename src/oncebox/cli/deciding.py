@@ -142,7 +142,10 @@ def _check_named(target: Target, choice: Choice, changed: list[DeadLetter]) -> N
     told = (
         (clashing, "in conflict (settle it with oncebox dead resolve)"),
         (others, "dead, but not as the other options say (oncebox dead list ID)"),
-        (set(missing) - clashing - others, "not dead, and what is done is not run again (oncebox show ID)"),
+        (
+            set(missing) - clashing - others,
+            "not dead: done, which is not run again, or waiting, or never seen here (oncebox show ID)",
+        ),
     )
     why = [_are([each for each in missing if each in ids], what) for ids, what in told if ids]
     raise UsageError(f"{len(changed)} changed, but {'; '.join(why)}")

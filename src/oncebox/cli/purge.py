@@ -112,7 +112,8 @@ def _windows(target: Target, consumer: str | None, retention: str | None) -> dic
     if consumer is not None:
         if consumer not in target.app.consumers:
             raise UsageError(
-                f"no consumer {consumer!r}; there are: {', '.join(sorted(target.app.consumers))}"
+                f"the app has no consumer {consumer!r}; it has: {', '.join(sorted(target.app.consumers))}. For "
+                "one of the guard's, name its window: --retention 30d"
             )
         windows = {name: seconds for name, seconds in windows.items() if name == consumer}
     return windows

@@ -151,7 +151,8 @@ STANDING = {
     ),
     "worker-lapsed": Kind(
         WARNING,
-        "Its process died or was cut off, and no other has taken note: what it had in hand waits.",
+        "Its process died or was cut off, and no other has taken note: what it had in hand, if anything, waits. On "
+        "SQLite a handler that takes long keeps every heartbeat waiting, too.",
         "Start workers: the first one counts what the dead ones had in hand, and goes on.",
     ),
     "lease-stuck": Kind(

@@ -30,7 +30,10 @@ def translate(error: sqlite3.Error) -> errors.OnceboxError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary in _BUSY:
-        return errors.LockBusy("another connection holds SQLite's write lock")
+        return errors.LockBusy(
+            "another connection holds SQLite's write lock, which there is one of: try again when its transaction "
+            "is over, and keep handlers short (or use PostgreSQL)"
+        )
     if primary in _UNAVAILABLE or (isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)):
         return errors.DatabaseUnavailable(f"SQLite can't read or write its file ({error})")
     if "no such table" in str(error) or "no such column" in str(error):

@@ -20,9 +20,13 @@ from oncebox.core.steps import Call
 from oncebox.core.work import Item
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session, Settings
+from oncebox.errors import LockBusy
 from oncebox.runtime.sessions import finished
 
 log = logging.getLogger("oncebox")
+
+SIGN_OFF_SECONDS = 15.0
+"""How long it is tried again where a lock is in the way."""
 
 
 def new_worker_id() -> str:
@@ -94,12 +98,27 @@ class Keeper(threading.Thread):
             self._bell.clear()
         if session is not None:
             try:
-                for query in (self._queries.retire_hands, self._queries.retire):
-                    await finished(session.side(Call(query, {"id": self.worker})))
+                await self._sign_off(session)
             except Exception as error:
-                log.debug("could not withdraw: %s", error)
+                log.warning(
+                    "worker %s could not sign off: %s; its row stays until another process takes note",
+                    self.worker,
+                    error,
+                )
             finally:
                 await finished(session.close())
+
+    async def _sign_off(self, session: Session) -> None:
+        """Leave nothing behind. Somebody else's handler may hold SQLite's only write lock for a while."""
+        deadline = time.monotonic() + SIGN_OFF_SECONDS
+        while True:
+            try:
+                for query in (self._queries.retire_hands, self._queries.retire):
+                    await finished(session.side(Call(query, {"id": self.worker})))
+                return
+            except LockBusy:
+                if time.monotonic() > deadline:
+                    raise
 
     @property
     def _queries(self) -> Queries:

@@ -24,7 +24,7 @@ from oncebox.drivers.session import Session, Settings
 from oncebox.errors import BrokerUnavailable
 from oncebox.policy import Policy
 from oncebox.runtime.feed import Feed, hand_out, report
-from oncebox.runtime.keeper import Keeper, new_worker_id
+from oncebox.runtime.keeper import SIGN_OFF_SECONDS, Keeper, new_worker_id
 from oncebox.runtime.lasting import lasting
 from oncebox.runtime.members import Member, concurrency, connection_settings, prefetch
 from oncebox.runtime.meter import Meter
@@ -138,7 +138,7 @@ class Running:
 
     async def _stop_keeper(self) -> None:
         self.keeper.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self.keeper.join, 10)
+        await asyncio.get_running_loop().run_in_executor(None, self.keeper.join, 2 * SIGN_OFF_SECONDS)
 
     async def _start_member(self, member: Member) -> None:
         stored = member.policy.mode == "stored"
