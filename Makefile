@@ -81,7 +81,7 @@ bench-peers: ## install the peers that `bench` compares with, into an environmen
 proof: $(DEV) ## try to break the promise: crash points, interleavings, a model; SEED=n repeats
 	@$(PY) -m proof $(PROOF_ARGS)
 
-soak: $(DEV) ## kill workers and the database under load; MINUTES=10, SEED=n, SOAK_ARGS=…
+soak: $(DEV) ## kill workers, database and brokers, purge ten million rows; MINUTES=10, SEED=n, SOAK_ARGS=…
 	@$(PY) -m proof.soak $(MINUTES) $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
 clean: ## remove the environment, caches and reports

@@ -1,4 +1,7 @@
-"""`make soak`: ten minutes by default, `python -m proof.soak 60` runs an hour."""
+"""`make soak`: ten minutes of kills by default, then every broker, then ten million rows that are purged under load.
+
+`python -m proof.soak 60` kills for an hour; `--brokers '' --retention 0` leaves the rest out.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from proof import retention
 from proof.soak.acts import ACTS, Played, play
 from proof.soak.places import OneServer
 from proof.soak.run import drive
@@ -49,6 +53,7 @@ class Report(msgspec.Struct, kw_only=True):
     acts: list[Played] = []
     brokers: dict[str, str] = {}
     """Brokers that were killed, too, and what came of it."""
+    retention: str = ""
     order: str = ""
     seconds: float = 0.0
     violations: list[str] = []
@@ -62,8 +67,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--acts", default=",".join(ACTS), help="after the first part; '' leaves them out")
     parser.add_argument(
-        "--brokers", default="nats", help=f"to be killed in the end: {', '.join(BROKERS)}; all; ''"
+        "--brokers", default="all", help=f"to be killed in the end: {', '.join(BROKERS)}; all; ''"
     )
+    parser.add_argument("--retention", type=int, default=10_000_000, help="so many rows; 0 leaves it out")
     parser.add_argument("--order", type=int, default=0, help="so many ordered messages in the very end")
     told = parser.parse_args()
     began = time.monotonic()
@@ -79,6 +85,8 @@ def main() -> int:
             report.violations += played.violations
     for broker in list(BROKERS) if told.brokers == "all" else filter(None, told.brokers.split(",")):
         with_broker(report, broker, told.seed)
+    if told.retention:
+        with_retention(report, told.retention)
     if told.order:
         in_order(report, told.order, told.seed)
     report.seconds = round(time.monotonic() - began, 1)
@@ -117,6 +125,21 @@ def with_broker(report: Report, broker: str, seed: int) -> None:
         report.violations.append(f"{broker}: {done.stdout[-3000:]}")
 
 
+def with_retention(report: Report, rows: int) -> None:
+    """`proof.retention` with so many rows; its own figures are in `reports/retention.json`."""
+    done = _run([sys.executable, "-m", "proof.retention", str(rows)], dict(os.environ))
+    if done.returncode != 0:
+        report.violations.append(f"retention: {(done.stdout + done.stderr)[-3000:]}")
+        return
+    found = msgspec.json.decode(retention.REPORT.read_bytes(), type=retention.Report)
+    parts = (("row by row", found.walk), ("by partitions", found.partitions))
+    report.retention = "; ".join(
+        f"{how} {part.purge_rows_per_second:,.0f} of {part.rows:,} rows a second, messages kept {part.kept:.1%}"
+        for how, part in parts
+        if part is not None
+    )
+
+
 def in_order(report: Report, messages: int, seed: int) -> None:
     """`proof.order` with so many messages."""
     words = ["--messages", str(messages), "--seed", str(seed)]
@@ -147,6 +170,7 @@ def table(report: Report) -> str:
             for act in report.acts
         ),
         *(f"  {broker}: {what}" for broker, what in report.brokers.items()),
+        *([f"  retention: {report.retention}"] if report.retention else []),
         *([f"  order: {report.order}"] if report.order else []),
         *(f"  {text}" for text in report.violations[:20]),
     ]
