@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +83,25 @@ def test_who_stops_signs_off_although_a_handler_elsewhere_holds_the_only_write_l
     keeper.join(PATIENCE_SECONDS)
     assert other.fetch(workers) == []
     other.close()
+
+
+def test_only_who_was_heard_of_all_the_time_judges_by_silence(
+    file: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever kept this process from beating, a handler with SQLite's only write lock, say, has kept others, too."""
+    now = 0.0
+    monkeypatch.setattr("oncebox.runtime.keeper.time", SimpleNamespace(monotonic=lambda: now))
+    keeper = Keeper(file, Settings(side=True), "w", beat_seconds=2.0, lapse_seconds=10.0)
+    judged: list[bool] = []
+    silence = range(20, 27)
+    for second in range(50):
+        now = float(second)
+        judged.append(keeper.may_judge())
+        if second % 2 == 0 and second not in silence:
+            keeper._note_beat()
+    seconds = [second for second, may in enumerate(judged) if may]
+    # From the first beat on for a whole lapse nobody is judged, nor in the silence, nor for a lapse after it.
+    assert seconds == [*range(11, 24), *range(39, 50)]
 
 
 def test_a_late_finisher_does_not_end_the_lease_of_whoever_took_over(file: Database) -> None:

@@ -37,8 +37,19 @@ def new_worker_id() -> str:
 class Keeper(threading.Thread):
     """Beats every `beat_seconds` until `stop`, and extends the leases that are kept."""
 
-    def __init__(self, database: Database, settings: Settings, worker: str, beat_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        worker: str,
+        beat_seconds: float,
+        lapse_seconds: float = 10.0,
+    ) -> None:
         super().__init__(name="oncebox-keeper", daemon=True)
+        self._lapse_seconds = lapse_seconds
+        self._gap_seconds = max(lapse_seconds / 2, 2 * beat_seconds)
+        self._beaten = -math.inf
+        self._steady_since = math.inf
         self.worker = worker
         self._database = database
         self._settings = settings
@@ -88,6 +99,7 @@ class Keeper(threading.Thread):
                 if session is None:
                     session = await self._database.connect_async(self._settings)
                 await self._beat(session)
+                self._note_beat()
                 self.first_beat.set()
             except Exception as error:
                 log.debug("heartbeat missed: %s", error)
@@ -107,6 +119,22 @@ class Keeper(threading.Thread):
                 )
             finally:
                 await finished(session.close())
+
+    def _note_beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten > self._gap_seconds:
+            self._steady_since = now
+        self._beaten = now
+
+    def may_judge(self) -> bool:
+        """Whether the silence of others means anything: only to who has been heard of all the time itself.
+
+        A database that was away, or a handler that held SQLite's only write lock for longer than a heartbeat may be
+        old, has kept everybody silent; the living get the time to beat first.
+        """
+        now = time.monotonic()
+        heard = now - self._beaten <= self._gap_seconds
+        return heard and now - self._steady_since > self._lapse_seconds
 
     async def _sign_off(self, session: Session) -> None:
         """Leave nothing behind. Somebody else's handler may hold SQLite's only write lock for a while."""

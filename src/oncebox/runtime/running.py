@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -108,7 +107,7 @@ class Running:
         self._stack.push_async_callback(self.side.close)
         self.thread_side = SideChannel(self.database, side_settings)
         self._stack.callback(self.thread_side.close)
-        self.keeper = Keeper(self.database, side_settings, self.worker, self.beat_seconds)
+        self.keeper = Keeper(self.database, side_settings, self.worker, self.beat_seconds, self.lapse_seconds)
         self.keeper.start()
         await asyncio.get_running_loop().run_in_executor(None, self.keeper.first_beat.wait, 10)
         self._stack.push_async_callback(self._stop_keeper)
@@ -251,7 +250,6 @@ class Running:
         session: Session | None = None
         work = Work("-", self.database.queries, Policy(), worker=self.worker)
         turn = lost = 0
-        since = time.monotonic()
         try:
             while True:
                 await asyncio.sleep(1.0 if not lost else pause_seconds(lost))
@@ -259,11 +257,9 @@ class Running:
                 try:
                     if session is None:
                         session = await self.database.connect_async(Settings(lock_timeout_seconds=2.0))
-                        since = time.monotonic()
                     performer = Performer(work, session, self.side, is_async=True)
                     await self.flush_tallies()
-                    # After an outage everybody's heartbeat is old: the living get the time to beat first.
-                    if time.monotonic() - since > self.lapse_seconds:
+                    if self.keeper.may_judge():
                         await run_async(reap_lapsed(work, self.lapse_seconds), performer)
                     if turn % 30 == 0:
                         await self._bury_unknown(performer)
