@@ -224,7 +224,8 @@ class PostgresTables:
     def make_due(self) -> bool:
         queue = sql.Identifier(self._own, "queue")
         made = self._conn.execute(
-            sql.SQL("UPDATE {} SET due = received WHERE due > statement_timestamp()").format(queue)
+            # Not by the clock: what has come due since the last turn looked would be left where it is.
+            sql.SQL("UPDATE {} SET due = received WHERE due > received").format(queue)
         )
         return made.rowcount > 0
 
