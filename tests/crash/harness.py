@@ -115,7 +115,7 @@ class Harness:
 
     def reap(self, child: Child) -> None:
         """Do as a parent does whose child has died: what it had in hand is counted now."""
-        (started,) = self.seen("running", pid=child.pid)
+        (started,) = self.seen("named", pid=child.pid)
         database = Database(self.plain_url)
         session = database.connect(Settings())
         work = Work("-", database.queries, Policy())

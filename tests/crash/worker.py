@@ -23,6 +23,7 @@ from oncebox.core.steps import Step
 from oncebox.drivers.session import Settings
 from oncebox.policy import Policy
 from oncebox.runtime import receiver, running
+from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.members import connection_settings
 from oncebox.runtime.performer import Performer
 from oncebox.runtime.sweeper import Sweeper
@@ -196,9 +197,12 @@ async def work(spec: Spec) -> None:
     register(consumer, spec.variant, Behaviour(events, spec.behaviour, Path(spec.gate)), long=spec.long)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with app.running() as at_work:
+    # Before it begins: a message may kill it before it says that it runs.
+    worker = new_worker_id()
+    events.log("named", worker=worker)
+    async with app.running(worker=worker) as at_work:
         await eventually_async(at_work.keeper.first_beat.is_set, 60)
-        events.log("running", worker=at_work.worker)
+        events.log("running", worker=worker)
         await stop.wait()
     events.log("ended")
 
