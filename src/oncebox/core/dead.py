@@ -248,7 +248,7 @@ def replace(queries: Queries, dead: DeadLetter, act: Act, *, payload: bytes | No
             _touched(dead, f"replaced by {message.id}"),
             Touched(consumer=dead.consumer, source=dead.source, id=message.id, result="waiting"),
         ]
-        # Of two that clash, the one that came first may be dead as well and block its lane: it goes on to.
+        # Of two that clash, the one that came first may be dead as well and block its lane: that is not decided here.
         freed = msgspec.structs.replace(dead, id=message.id) if dead.is_conflict else dead
         after = _unstuck(queries, [freed], redriven=True)
         yield Commit(token, (*calls, *after, audit(queries, act, touched)))
