@@ -1,5 +1,6 @@
 """The servers that other tests stand on do what their names say."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -161,6 +162,16 @@ def test_proxy_cut_ends_silence(proxy_to: Callable[[int], Proxy], postgres: Post
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
     psycopg.connect(proxy.through(postgres.url())).close()
+
+
+def test_proxy_cut_closes_links_that_have_not_begun(proxy_to: Callable[[int], Proxy]) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
+        proxy = proxy_to(listener.getsockname()[1])
+        for _ in range(300):
+            with socket.create_connection(("127.0.0.1", proxy.port)):
+                proxy.cut()
+        proxy.close()
+    gc.collect()  # what was left open would be warned of here
 
 
 async def test_async_tests_run(sqlite_url: str) -> None:

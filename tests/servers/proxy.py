@@ -30,7 +30,7 @@ class Proxy:
         self._loop = asyncio.SelectorEventLoop()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._accepting = self._loop.create_task(self._accept())
+        self._loop.add_reader(self._listener, self._accept)
         self._thread = threading.Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
 
@@ -69,7 +69,7 @@ class Proxy:
     def close(self) -> None:
         if self._thread.is_alive():
             self.cut(refuse=True)
-            self._loop.call_soon_threadsafe(self._accepting.cancel)
+            self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)
 
     def __enter__(self) -> Self:
@@ -87,13 +87,10 @@ class Proxy:
 
     def _run(self) -> None:
         with self._listener:
-            try:
-                self._loop.run_until_complete(self._accepting)
-            except asyncio.CancelledError:
-                pass
-            finally:
-                self._loop.run_until_complete(self._reset_links())
-                self._loop.close()
+            self._loop.run_forever()
+            self._loop.remove_reader(self._listener)
+            self._loop.run_until_complete(self._reset_links())
+            self._loop.close()
 
     async def _set_state(self, *, flowing: bool, refusing: bool) -> None:
         self._refusing = refusing
@@ -102,15 +99,20 @@ class Proxy:
         else:
             self._flowing.clear()
 
-    async def _accept(self) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(self._listener)
-            if self._refusing:
-                _close_with_reset(client)
-                continue
-            link = self._loop.create_task(self._link(client))
-            self._links.add(link)
-            link.add_done_callback(self._links.discard)
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return  # gone again before it was accepted
+        if self._refusing:
+            _close_with_reset(client)
+            return
+        client.setblocking(False)
+        link = self._loop.create_task(self._link(client))
+        self._links.add(link)
+        link.add_done_callback(self._links.discard)
+        # A link that is reset before its first step never comes to its own `finally`.
+        link.add_done_callback(lambda _: _close_with_reset(client))
 
     async def _link(self, client: socket.socket) -> None:
         """Carry one connection, until both directions ended or one of them broke."""
@@ -155,5 +157,7 @@ class Proxy:
 
 
 def _close_with_reset(end: socket.socket) -> None:
+    if end.fileno() == -1:
+        return
     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     end.close()
