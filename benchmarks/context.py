@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.comparison import ASYNCPG_FIRST, BOTH, Comparison, handmade, unprotected
+from benchmarks.contenders.guard import block_alone, guard_block
 from benchmarks.contenders.loop import WorkerLoop
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
 from benchmarks.load import Load
@@ -54,6 +55,14 @@ def _loads() -> list[Comparison]:
         ),
         Comparison(
             "worker_loop", "bare worker loop, no runtime around it, c=1, against A", unprotected(), WorkerLoop
+        ),
+        Comparison(
+            "guard_block_c1",
+            "guard inside conn.transaction(), which has sent BEGIN already, against the same without it",
+            block_alone,
+            guard_block,
+            BOTH[:1],
+            quick=False,
         ),
         Comparison(
             "inline_c4", "inline, c=4, against A", unprotected(4), library("inline", 4), ASYNCPG_FIRST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import brokers
 from benchmarks.comparison import ASYNCPG_FIRST, Comparison, handmade, unprotected
-from benchmarks.contenders.guard import guard
+from benchmarks.contenders.guard import alone, guard
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
 from benchmarks.context import context
 from benchmarks.load import Load
@@ -44,7 +44,7 @@ def figures() -> list[Comparison]:
         Comparison(
             "guard_c1",
             "guard in the user's transaction, against the same without it",
-            handmade("unprotected_block"),
+            alone,
             guard,
             bar=0.70,
         ),

@@ -5,53 +5,63 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.contenders import handmade_asyncpg, handmade_psycopg
+from benchmarks.contenders.base import Contender
 from benchmarks.contenders.handmade_asyncpg import HandmadeAsyncpg
 from benchmarks.contenders.handmade_psycopg import HandmadePsycopg
-from benchmarks.load import Load
-from benchmarks.stage import Place
 from oncebox import Inbox, Message
 
 inbox = Inbox("bench-guard")
 
 
 def guarded(conn: Any, message: Message) -> None:
-    """What a psycopg user writes."""
-    with (
-        conn.transaction(),
-        inbox.once(
-            conn, message.id, source=message.source, type=message.type, payload=message.payload
-        ) as claim,
-    ):
+    """What a psycopg user writes: the first statement opens the transaction."""
+    once = inbox.once(conn, message.id, source=message.source, type=message.type, payload=message.payload)
+    with once as claim:
+        if claim.first:
+            handmade_psycopg.effect(conn, message)
+    conn.commit()
+
+
+def guarded_block(conn: Any, message: Message) -> None:
+    """The same with a block of psycopg's own, which has sent BEGIN before anybody else can."""
+    once = inbox.once(conn, message.id, source=message.source, type=message.type, payload=message.payload)
+    with conn.transaction(), once as claim:
         if claim.first:
             handmade_psycopg.effect(conn, message)
 
 
 async def guarded_async(conn: Any, message: Message) -> None:
     """What an asyncpg user writes."""
-    async with (
-        conn.transaction(),
-        inbox.once(
-            conn, message.id, source=message.source, type=message.type, payload=message.payload
-        ) as claim,
-    ):
+    once = inbox.once(conn, message.id, source=message.source, type=message.type, payload=message.payload)
+    async with conn.transaction(), once as claim:
         if claim.first:
             await handmade_asyncpg.effect(conn, message)
 
 
-def guard(driver: str, concurrency: int = 1, load: Load | None = None) -> HandmadePsycopg | HandmadeAsyncpg:
+def alone(driver: str) -> Contender:
+    """The transaction that the guard joins, without it."""
+    return HandmadeAsyncpg("unprotected_block") if driver == "asyncpg" else HandmadePsycopg("unprotected")
+
+
+def guard(driver: str) -> Contender:
     """The guard as a contender: the same loop and connections as without it."""
-    if driver == "asyncpg":
-        contender: HandmadePsycopg | HandmadeAsyncpg = HandmadeAsyncpg("unprotected_block", concurrency, load)
-        contender._flow = guarded_async
-    else:
-        contender = _Guarded("unprotected_block", concurrency, load)
-        contender._flow = guarded
+    contender = alone(driver)
     contender.label = "guard"
+    if isinstance(contender, HandmadePsycopg):
+        contender._flow = guarded
+    elif isinstance(contender, HandmadeAsyncpg):
+        contender._flow = guarded_async
     return contender
 
 
-class _Guarded(HandmadePsycopg):
-    async def open(self, stage: Place) -> None:
-        self.label = "unprotected_block"
-        await super().open(stage)
-        self.label = "guard"
+def block_alone(driver: str) -> Contender:
+    """The same with psycopg's own block."""
+    return HandmadePsycopg("unprotected_block", autocommit=True)
+
+
+def guard_block(driver: str) -> Contender:
+    """The guard inside psycopg's own block."""
+    contender = HandmadePsycopg("unprotected_block", autocommit=True)
+    contender.label = "guard in a block"
+    contender._flow = guarded_block
+    return contender

@@ -77,15 +77,18 @@ FLOWS: dict[str, Callable[[Connection, Message], None]] = {
 class HandmadePsycopg(Contender):
     """A loop per thread over held connections; statements are prepared from their second use on."""
 
-    def __init__(self, flow: str, concurrency: int = 1, load: Load | None = None) -> None:
+    def __init__(
+        self, flow: str, concurrency: int = 1, load: Load | None = None, *, autocommit: bool = False
+    ) -> None:
         super().__init__("psycopg", concurrency, load)
         self.label = flow
         self._flow = FLOWS[flow]
+        self._autocommit = autocommit
 
     async def open(self, stage: Place) -> None:
         self._threads = ThreadPoolExecutor(self.concurrency)
         self._connections = [
-            psycopg.connect(stage.url, prepare_threshold=1, autocommit=self.label == "unprotected_block")
+            psycopg.connect(stage.url, prepare_threshold=1, autocommit=self._autocommit)
             for _ in range(self.concurrency)
         ]
 

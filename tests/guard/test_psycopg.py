@@ -5,15 +5,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from oncebox import errors
 from oncebox.engines.migrations import statements
 from oncebox.inbox import Inbox
+from tests.waiting import eventually
 
 INBOX = Inbox("billing")
 
@@ -141,3 +148,84 @@ async def test_cancelled_block_is_unfinished_if_it_is_committed(guard_pg_url: st
         with pytest.raises(errors.UnfinishedClaim):
             async with INBOX.once(connection, "evt-1"):
                 pass
+
+
+def sent(connection: psycopg.Connection[Any], trace: Path, act: Callable[[], object]) -> list[str]:
+    """The names of the messages that the client sent meanwhile, as libpq writes them down."""
+    with trace.open("w") as file:
+        connection.pgconn.trace(file.fileno())
+        try:
+            act()
+        finally:
+            connection.pgconn.untrace()
+    return re.findall(r"\tF\t\d+\t(\w+)", trace.read_text())
+
+
+def test_claim_that_opens_the_transaction_brings_its_begin_along(guard_pg_url: str, tmp_path: Path) -> None:
+    with psycopg.connect(guard_pg_url) as connection:
+        assert sent(connection, tmp_path / "trace", INBOX.once(connection, "evt-1").__enter__) == ["Query"]
+        assert connection.info.transaction_status == TransactionStatus.INTRANS
+        connection.rollback()
+        with INBOX.once(connection, "evt-1") as claim:
+            assert claim.first, "it was rolled back with its transaction"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "setting"),
+    [
+        ("isolation_level", psycopg.IsolationLevel.SERIALIZABLE, ("transaction_isolation", "serializable")),
+        ("read_only", False, ("transaction_read_only", "off")),
+        ("deferrable", True, ("transaction_deferrable", "on")),
+    ],
+)
+def test_transaction_keeps_the_character_that_its_connection_gives_it(
+    guard_pg_url: str, attribute: str, value: Any, setting: tuple[str, str]
+) -> None:
+    name, expected = setting
+    with psycopg.connect(guard_pg_url, options="-c default_transaction_read_only=off") as connection:
+        setattr(connection, attribute, value)
+        with INBOX.once(connection, "evt-1") as claim:
+            assert claim.first
+            assert connection.execute(f"SHOW {name}".encode()).fetchone() == (expected,)
+    with psycopg.connect(guard_pg_url) as connection:
+        connection.read_only = True
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), INBOX.once(connection, "evt-2"):
+            pass
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+def test_ids_are_the_same_in_every_client_encoding(guard_pg_url: str, encoding: str) -> None:
+    message = "évt-'1'\\"
+    with psycopg.connect(guard_pg_url, client_encoding=encoding) as connection:
+        with INBOX.once(connection, message, source="Zürich", payload="ü") as claim:
+            assert claim.first
+    with psycopg.connect(guard_pg_url) as connection:
+        with INBOX.once(connection, message, source="Zürich", payload="ü") as claim:
+            assert not claim.first
+
+
+def test_claim_that_waits_for_another_can_be_interrupted(guard_pg_url: str) -> None:
+    """Ctrl-C, or a signal's handler that raises, ends the wait and leaves the connection usable."""
+
+    def interrupt_the_waiting() -> None:
+        with psycopg.connect(guard_pg_url, autocommit=True) as observer:
+            asked = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+            eventually(lambda: observer.execute(asked, (waiter.info.backend_pid,)).fetchone())
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with psycopg.connect(guard_pg_url) as holder, psycopg.connect(guard_pg_url) as waiter:
+            with INBOX.once(holder, "evt-1") as claim:
+                assert claim.first
+            killer = threading.Thread(target=interrupt_the_waiting)
+            killer.start()
+            with pytest.raises(KeyboardInterrupt), INBOX.once(waiter, "evt-1"):
+                raise AssertionError("the key is another's")
+            killer.join()
+            waiter.rollback()
+            holder.commit()
+            with INBOX.once(waiter, "evt-1") as claim:
+                assert not claim.first
+    finally:
+        signal.signal(signal.SIGINT, previous)

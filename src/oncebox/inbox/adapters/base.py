@@ -86,6 +86,10 @@ class Adapter:
         """Perform statements; reply with the rows of all of them if they are to be fetched."""
         raise NotImplementedError
 
+    def fetch(self, call: Call) -> Any:
+        """The rows of one call."""
+        return self.send(statements((call,), self.style), fetch=True)
+
     def hold(self, step: Hold) -> Any:
         """Note that a key was claimed, and set its savepoint where it has one."""
         self.opened(step.key)
@@ -118,7 +122,7 @@ class Adapter:
 
 _HANDS: dict[type[Step], Callable[[Adapter, Any], Any]] = {
     Look: lambda adapter, step: adapter.view(),
-    Fetch: lambda adapter, step: adapter.send(statements((step.call,), adapter.style), fetch=True),
+    Fetch: lambda adapter, step: adapter.fetch(step.call),
     Execute: lambda adapter, step: adapter.send(statements(step.calls, adapter.style)),
     Join: lambda adapter, step: adapter.join(step.schema),
     Hold: lambda adapter, step: adapter.hold(step),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
 from oncebox.core.guard import View
 from oncebox.core.queries import Queries
+from oncebox.core.steps import Call
+from oncebox.engines import postgresql
 from oncebox.engines.queries import load
 from oncebox.inbox.adapters import views
 from oncebox.inbox.adapters.base import Adapter, Statement, autocommit, positional, refusing
@@ -30,6 +36,29 @@ class Psycopg(Adapter):
     def view(self) -> View:
         return views.libpq(self.raw)
 
+    def fetch(self, call: Call) -> Any:
+        return self._open_with(call) if self._may_open_with(call) else super().fetch(call)
+
+    def _may_open_with(self, call: Call) -> bool:
+        """Whether the claim is what opens the transaction, and a plain BEGIN is all that opens it."""
+        raw = self.raw
+        return (
+            call.query.name == "guard_claim"
+            and raw.pgconn.transaction_status == TransactionStatus.IDLE
+            and raw.pgconn.pipeline_status == PipelineStatus.OFF
+            and raw.isolation_level is None
+            and raw.read_only is None
+            and raw.deferrable is None
+            and raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
+        )
+
+    def _open_with(self, call: Call) -> Any:
+        # psycopg would send BEGIN by itself first, and wait for it: that round trip costs more than planning the
+        # claim anew, which is what literals in its text mean.
+        with refusing, self.raw.lock:
+            self.raw.pgconn.send_query(_opening(call))
+            return _rows(self.raw.wait(generators.execute(self.raw.pgconn)))
+
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
         # A cursor of our own making: the connection's factories may want other placeholders and rows.
@@ -46,6 +75,12 @@ class AsyncPsycopg(Psycopg):
 
     awaits = True
 
+    async def _open_with(self, call: Call) -> Any:
+        with refusing:
+            async with self.raw.lock:
+                self.raw.pgconn.send_query(_opening(call))
+                return _rows(await self.raw.wait(generators.execute(self.raw.pgconn)))
+
     async def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
         with refusing:
@@ -55,3 +90,15 @@ class AsyncPsycopg(Psycopg):
                     if fetch:
                         rows += await cursor.fetchall()
         return rows
+
+
+def _opening(call: Call) -> bytes:
+    return f"BEGIN; {postgresql.text(call)}".encode()
+
+
+def _rows(results: Sequence[PGresult]) -> list[tuple[bytes | None]]:
+    """The claim's answer: what came last, if nothing before it failed."""
+    last = results[-1]
+    if last.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(last, "utf-8")
+    return [(last.get_value(row, 0),) for row in range(last.ntuples)]
