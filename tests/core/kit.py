@@ -6,6 +6,7 @@
 import asyncio
 import atexit
 import functools
+import random
 import shutil
 import sqlite3
 import tempfile
@@ -47,6 +48,13 @@ NUMBERED = EFFECT.removesuffix(")") + ", n BIGINT GENERATED ALWAYS AS IDENTITY)"
 
 
 Through = Callable[[Perform], Perform]
+
+
+class _Later(random.Random):
+    """Full jitter may say "at once": what failed would be due again before a test has looked at it."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 100 * b
 
 
 class Shop:
@@ -206,7 +214,8 @@ class Shop:
         """The state a worker keeps between its turns."""
         key = (consumer.name, slot)
         if key not in self._works:
-            self._works[key] = consumer.work(f"worker-{slot}", slot)
+            work = self._works[key] = consumer.work(f"worker-{slot}", slot)
+            work.jitter = _Later()
         return self._works[key]
 
     async def perform(

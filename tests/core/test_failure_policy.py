@@ -1,5 +1,6 @@
 """What becomes of a message whose handler fails, and what is kept of it."""
 
+import sqlite3
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from oncebox import Backoff, Dead, Discard, Retry, Status
 from oncebox.core.outcomes import Answer
-from tests.core.fixtures import stored
+from tests.core.fixtures import on, stored
 from tests.core.kit import Call, Shop, event
 
 ONCE_MORE = Backoff(attempts=3, base_seconds=0)
@@ -186,3 +187,23 @@ async def test_error_text_that_no_database_takes_is_recorded_all_the_same(shop: 
     text = shop.attempts("evt-1")[0][3]
     assert "'quotes' \\" in text
     assert len(text) <= 2_000
+
+
+@on("sqlite")
+async def test_a_cursor_that_the_handler_closed_is_its_own_failure_and_no_loss_of_the_database(
+    shop: Shop,
+) -> None:
+    billing = shop.consumer(retry=ONCE_MORE)
+
+    @shop.handler(billing)
+    async def confused(call: Call) -> None:
+        await call.db.effect(call.message.id)
+        cursor = call.db.raw.execute("SELECT 1")
+        cursor.close()
+        cursor.fetchone()
+
+    outcome = await shop.settle(billing, event())
+    assert outcome.status == Status.RETRY
+    assert isinstance(outcome.error, sqlite3.ProgrammingError)
+    assert [kind for _, _, kind, _, _ in shop.attempts("evt-1")] == ["sqlite3.ProgrammingError"]
+    assert not shop.effects()

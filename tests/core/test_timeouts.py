@@ -83,7 +83,7 @@ async def test_a_culprit_that_holds_a_cursor_open_is_charged_alone_and_its_batch
     async def counts(call: Call) -> None:
         await call.db.effect(call.message.id)
         held.append(call.db.raw.execute("SELECT name FROM sqlite_master"))  # as a cache or a traceback may
-        held[0].fetchone()
+        held[-1].fetchone()
         await call.db.run(SLOW_SQLITE)
 
     shop.handler(billing, "good")(effect)

@@ -34,7 +34,9 @@ def translate(error: sqlite3.Error) -> errors.OnceboxError:
             "another connection holds SQLite's write lock, which there is one of: try again when its transaction "
             "is over, and keep handlers short (or use PostgreSQL)"
         )
-    if primary in _UNAVAILABLE or (isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)):
+    if primary in _UNAVAILABLE or (
+        isinstance(error, sqlite3.ProgrammingError) and "closed database" in str(error)
+    ):
         return errors.DatabaseUnavailable(f"SQLite can't read or write its file ({error})")
     if "no such table" in str(error) or "no such column" in str(error):
         return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
