@@ -81,8 +81,16 @@ def _one_by_one(world: World, work: Work, items: list[Item]) -> Op[Any]:
 
 
 def _batch(world: World, work: Work, items: list[Item]) -> Op[Any]:
-    left = yield from inline_batch(work, items)
+    left, _ = yield from inline_batch(work, items)
     for item in left:
+        yield from stream(work, item)
+
+
+def _chained_batches(world: World, work: Work, items: list[Item]) -> Op[Any]:
+    """One commit opens the next one's transaction."""
+    left, opened = yield from inline_batch(work, items[:1], None, lambda: True)
+    more, _ = yield from inline_batch(work, items[1:], opened)
+    for item in (*left, *more):
         yield from stream(work, item)
 
 
@@ -173,6 +181,7 @@ FLOWS = (
     Flow("inline chain", "inline", _stream, ("b", "a")),
     Flow("inline redelivered", "inline", _one_by_one, ("a*", "b")),
     Flow("inline batch", "inline", _batch, ("a", "b"), words={"batch": 2}),
+    Flow("inline batches, chained", "inline", _chained_batches, ("a", "b"), words={"batch": 2}),
     Flow("inline failing", "inline", _one_by_one, ("a", "b"), word="fails"),
     Flow("inline dying", "inline", _one_by_one, ("a", "b"), words=ONE_TRY, word="fails"),
     Flow("inline conflict", "inline", _one_by_one, ("a!", "b")),

@@ -156,6 +156,7 @@ class World:
             effect_types=registry.effect_types(),
             handler=registry.find,
             outlets=self.app.outlets(policy.mode),
+            monotonic=lambda: 0.0,  # how long a schedule takes decides nothing
         )
 
     def beat(self) -> None:

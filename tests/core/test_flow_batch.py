@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncebox import errors
-from oncebox.core.batch import WARY_BATCHES, Run, handle_all, inline_batch
+from oncebox.core.batch import LOCK_MS, WARY_BATCHES, Run, handle_all, inline_batch
 from oncebox.core.outcomes import Reason, Status
 from oncebox.core.steps import Begin, Commit, Fetch, Flush, Handle, Restore, Rollback, Save, Settle
 from oncebox.core.work import Item, Work
+from oncebox.runtime.mailbox import ThreadMailbox
+from oncebox.runtime.workers import inline_turn
 from tests.core.flows import Handled, item, known, ticking, work
 from tests.core.stepping import Stepped, play, queries_of, script_of
 
@@ -180,7 +182,7 @@ def test_an_inline_batch_is_one_transaction_with_its_culprit_charged_in_it() -> 
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[8]) == ["keep_result", "record_attempt", "unclaim"]
-    assert flow.value == []
+    assert flow.value == ([], None)
     assert good.outcome is not None
     assert bad.outcome is not None
     assert (good.outcome.status, bad.outcome.status) == (Status.PROCESSED, Status.RETRY)
@@ -231,7 +233,7 @@ def test_a_second_delivery_in_the_same_batch_waits_for_the_next() -> None:
         inline_batch(work(batch=2), [first, second]),
         [(Begin, 0), (Fetch, claimed(first)), (Handle, None), (Commit, 0), (Settle, None)],
     )
-    assert flow.value == [second]
+    assert flow.value == ([second], None)
 
 
 def test_what_a_batch_did_not_get_to_holds_no_claim() -> None:
@@ -241,7 +243,7 @@ def test_what_a_batch_did_not_get_to_holds_no_claim() -> None:
         [(Begin, 0), (Fetch, claimed(*items)), (Save, None), (Handle, None), (Commit, 0), (Settle, None)],
     )
     assert queries_of(flow.steps[4]) == ["unclaim", "unclaim"]
-    assert flow.value == items[1:]
+    assert flow.value == (items[1:], None)
 
 
 @pytest.mark.parametrize(("error", "limit"), [(errors.Conflict("40P01"), 4), (errors.LockBusy("55P03"), 4)])
@@ -252,7 +254,7 @@ def test_batches_in_each_others_way_are_halved_and_uncharged(error: Exception, l
         inline_batch(worker, items),
         [(Begin, 0), (Fetch, claimed(*items)), (Save, None), (Handle, error), (Rollback, None)],
     )
-    assert flow.value == items
+    assert flow.value == (items, None)
     assert worker.limit == limit
     assert "Settle" not in script_of(flow.steps)
 
@@ -267,7 +269,7 @@ def test_a_commit_without_a_known_culprit_goes_one_by_one() -> None:
             (Commit, errors.TransactionAborted("an error was swallowed")), (Rollback, None),
         ],
     )  # fmt: skip
-    assert flow.value == items
+    assert flow.value == (items, None)
     assert worker.limit == 1
     assert [one.outcome for one in items] == [None, None]
 
@@ -296,3 +298,84 @@ def test_a_lazy_duplicate_in_a_batch_is_flushed_before_anything_is_settled() -> 
         ],
     )  # fmt: skip
     assert flow.finished
+
+
+def yes() -> bool:
+    return True
+
+
+def test_where_it_goes_on_a_batchs_commit_opens_the_next_ones_transaction() -> None:
+    items = [item(f"evt-{n}") for n in range(4)]
+    worker = work(batch=2)
+    batch: list[tuple[type, object]] = [
+        (Save, None), (Handle, None), (Handle, None), (Commit, 0), (Settle, None), (Settle, None),
+    ]  # fmt: skip
+    flow = play(
+        inline_batch(worker, items[:2], None, yes), [(Begin, 0), (Fetch, claimed(*items[:2])), *batch]
+    )
+    commit = flow.steps[5]
+    assert isinstance(commit, Commit)
+    assert commit.then == Begin("t2", lock_ms=LOCK_MS)
+    assert flow.value == ([], "t2")
+    flow = play(inline_batch(worker, items[2:], "t2"), [(Fetch, claimed(*items[2:])), *batch])
+    commit = flow.steps[4]
+    assert isinstance(commit, Commit)
+    assert (commit.token, commit.then) == ("t2", None)
+
+
+def test_nothing_is_opened_where_something_is_still_to_be_flushed_or_was_left() -> None:
+    new, seen = item("evt-1"), item("evt-2")
+    flow = play(
+        inline_batch(work(batch=2), [new, seen], None, yes),
+        [
+            (Begin, 0), (Fetch, claimed(new)), (Fetch, [known(seen, lazy=True)]), (Handle, None), (Commit, 0),
+            (Flush, 1), (Settle, None), (Settle, None),
+        ],
+    )  # fmt: skip
+    assert flow.value == ([], None)
+    first, second = item("evt-1"), item("evt-1")
+    flow = play(
+        inline_batch(work(batch=2), [first, second], None, yes),
+        [(Begin, 0), (Fetch, claimed(first)), (Handle, None), (Commit, 0), (Settle, None)],
+    )
+    assert flow.value == ([second], None)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_commit_that_fails_with_what_it_was_to_open_is_looked_into(is_committed: bool) -> None:
+    items = [item("evt-1"), item("evt-2")]
+    found = [known(items[0])] if is_committed else []
+    settled = [(Settle, None), (Settle, None)] if is_committed else []
+    flow = play(
+        inline_batch(work(batch=2), items, None, yes),
+        [
+            (Begin, 0), (Fetch, claimed(*items)), (Save, None), (Handle, None), (Handle, None),
+            (Commit, errors.DatabaseError("57014")), (Rollback, None), (Fetch, found), *settled,
+        ],
+    )  # fmt: skip
+    assert flow.value == ([] if is_committed else items, None)
+
+
+def test_a_turn_takes_one_batch_after_the_other_and_rolls_back_what_was_opened_for_nobody() -> None:
+    items = [item(f"evt-{n}") for n in range(6)]
+    mailbox = ThreadMailbox()
+    mailbox.items.extend(items)
+    flow = Stepped(inline_turn(work(batch=2), mailbox))
+    for start in (0, 2):
+        if start == 0:
+            flow.expect(Begin)
+            flow.reply(0)
+        flow.reply(claimed(*items[start : start + 2]))
+        for reply in (None, None, None):
+            flow.reply(reply)
+        commit = flow.step
+        assert isinstance(commit, Commit)
+        assert commit.then is not None
+        if start == 2:
+            mailbox.items.clear()  # called back, as when a partition is revoked
+        for reply in (0, None, None):
+            flow.reply(reply)
+    flow.expect(Rollback)
+    flow.reply(None)
+    assert flow.finished
+    assert flow.value is True

@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from oncebox import errors
+from oncebox.core.batch import CHAINED_SECONDS, LOCK_MS
 from oncebox.core.failure import RERUNS_MAX
 from oncebox.core.outcomes import Reason, Status
 from oncebox.core.receiving import receive
 from oncebox.core.steps import Begin, Commit, Fetch, Handle, Restore, Rollback, Save, Settle, Side
 from oncebox.core.stored import bury_unknown, work_batch
 from oncebox.runtime.workers import stored_turn
-from tests.core.flows import item, known, queued, work
+from tests.core.flows import item, known, queued, ticking, work
 from tests.core.stepping import Stepped, play, queries_of, script_of
 
 
@@ -75,7 +76,7 @@ def test_a_store_that_failed_acks_nothing() -> None:
 
 def test_what_is_due_is_taken_marked_handled_and_finished_in_one_transaction() -> None:
     flow = play(
-        work_batch(work(mode="stored", batch=2)),
+        work_batch(work(mode="stored", batch=3)),
         [
             (Begin, 1), (Fetch, [queued(1), queued(2)]), (Side, []), (Save, None), (Handle, {"n": 1}), (Handle, None),
             (Commit, 0), (Settle, None), (Settle, None),
@@ -83,6 +84,47 @@ def test_what_is_due_is_taken_marked_handled_and_finished_in_one_transaction() -
     )  # fmt: skip
     assert script_of(flow.steps)[:3] == ["Begin(fence)", "Fetch(take)", "Side(mark)"]
     assert queries_of(flow.steps[6]) == ["keep_result", "finish"]
+    assert flow.value == 2
+
+
+TWO: list[tuple[type, object]] = [
+    (Fetch, [queued(1), queued(2)]), (Side, []), (Save, None), (Handle, None), (Handle, None),
+]  # fmt: skip
+SETTLED: list[tuple[type, object]] = [(Settle, None), (Settle, None)]
+
+
+def test_a_full_batchs_commit_opens_the_next_ones_transaction() -> None:
+    flow = play(
+        work_batch(work(mode="stored", batch=2)),
+        [(Begin, 1), *TWO, (Commit, 1), *SETTLED, *TWO, (Commit, 1), *SETTLED, (Fetch, []), (Rollback, None)],
+    )
+    first, second = (step for step in flow.steps if isinstance(step, Commit))
+    assert first.then is not None
+    assert (first.then.token, first.then.lock_ms) == (second.token, LOCK_MS)
+    assert [call.query.name for call in first.then.calls] == ["fence"]
+    assert flow.value == 4
+
+
+def test_it_goes_on_like_that_for_a_moment_only() -> None:
+    clock = ticking(0.0, 0.0, CHAINED_SECONDS)
+    flow = play(
+        work_batch(work(mode="stored", batch=2, batch_seconds=5.0, monotonic=clock)),
+        [(Begin, 1), *TWO, (Commit, 1), *SETTLED],
+    )
+    commit = flow.steps[6]
+    assert isinstance(commit, Commit)
+    assert commit.then is None
+
+
+def test_what_was_committed_is_settled_although_the_next_transaction_could_not_be_opened() -> None:
+    flow = play(
+        work_batch(work(mode="stored", batch=2)),
+        [
+            (Begin, 1), *TWO, (Commit, errors.LockBusy("55P03")), (Rollback, None), (Fetch, [known(item("evt-1"))]),
+            *SETTLED,
+        ],
+    )  # fmt: skip
+    assert script_of(flow.steps)[8] == "Fetch(lookup_one)"
     assert flow.value == 2
 
 
@@ -213,7 +255,8 @@ def test_a_batch_without_a_culprit_gets_smaller_and_charges_nobody(error: Except
         work_batch(worker),
         [
             (Begin, 1), (Fetch, [queued(n) for n in range(1, 5)]), (Side, []), (Save, None), (Handle, None),
-            (Handle, None), (Handle, None), (Handle, None), (Commit, error), (Rollback, None), (Side, None),
+            (Handle, None), (Handle, None), (Handle, None), (Commit, error), (Rollback, None),
+            (Fetch, [known(item("evt-1"), queued=True)]), (Side, None),
         ],
     )  # fmt: skip
     assert worker.limit == limit

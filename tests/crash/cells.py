@@ -328,6 +328,8 @@ def hasten(patch: Any = setattr) -> None:
     # Looks at an inline worker's queue come whenever it is idle, never by the clock: steps have numbers here.
     patch(workers, "LOOK_SECONDS", 0.0)
     patch(core_work, "OVERDUE_SECONDS", float("inf"))
+    for module in (stored, workers):
+        patch(module, "CHAINED_SECONDS", float("inf"))
     patch(workers, "pause_seconds", lambda times: 0.005)
     patch(stored, "CONTESTED_SECONDS", 0.02)
 

@@ -92,6 +92,7 @@ SCENARIOS = (
     Scenario("inline duplicates", "inline", ("a", "b", "c"), before=("a", "b")),
     Scenario("inline redelivered", "inline", ("a*", "b*")),
     Scenario("inline batch", "inline", ("a", "b", "a", "c"), {"batch": 4}, before=("c",)),
+    Scenario("inline batches in a row", "inline", ("a", "b", "c", "d", "e"), {"batch": 2}),
     Scenario("inline batch with a failure", "inline", ("a", "b", "c"), {"batch": 3}, {"b": 1}),
     Scenario("inline group", "inline", ("a", "b", "a"), {"durability": "group"}),
     Scenario("inline group, known lazy row", "inline", ("a",), {"durability": "group"}, before=("a",)),
@@ -110,6 +111,7 @@ SCENARIOS = (
     Scenario("receive too large", "receive", ("a+", "b"), endings={"a+": "dead"}),
     Scenario("stored", "stored", ("a", "b")),
     Scenario("stored batch", "stored", ("a", "b", "c"), {"batch": 3}),
+    Scenario("stored batches in a row", "stored", ("a", "b", "c", "d", "e"), {"batch": 2}),
     Scenario("stored batch with a failure", "stored", ("a", "b", "c"), {"batch": 3}, {"b": 1}),
     Scenario("stored retry", "stored", ("a",), behaviour={"a": 1}),
     Scenario(

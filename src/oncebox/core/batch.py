@@ -11,13 +11,13 @@ failure undoes few.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
-from oncebox.core.inline import spilling, vouch
+from oncebox.core.inline import is_done, spilling, vouch
 from oncebox.core.keeping import keeping
 from oncebox.core.known import holds, known_outcome
 from oncebox.core.outcomes import Outcome, Status, processed
@@ -42,6 +42,8 @@ LOCK_MS = 30
 """How long a batch waits for a row that another batch holds before both try with half as many."""
 
 
+CHAINED_SECONDS = 0.25
+"""For how long one batch's COMMIT opens the next one's transaction: who stops a worker waits for its turn to end."""
 WARY_BATCHES = 20
 """How many batches without a failure it takes to expect none."""
 
@@ -120,6 +122,11 @@ class Undo(Exception):
         self.run = run
 
 
+def is_lost(error: BaseException) -> bool:
+    """The database is gone, or somebody wants this worker to end: nobody's failure, and nothing more to ask."""
+    return not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable)
+
+
 def is_busy(error: BaseException, hurried: bool) -> bool:
     """A lock timeout in a hurry is batches' getting into each other's way; with all its time it is a failure."""
     return hurried and isinstance(error, errors.LockBusy)
@@ -161,16 +168,26 @@ def results(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
     return (*calls, *keeping(work, items), *outgoing_calls(work, items))
 
 
-def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
-    """Claim, handle and commit several deliveries in one transaction, then settle them.
+def inline_batch(
+    work: Work,
+    items: Sequence[Item],
+    opened: str | None = None,
+    goes_on: Callable[[], bool] = lambda: False,
+) -> Op[tuple[list[Item], str | None]]:
+    """Claim, handle and commit several deliveries in one transaction, then settle them: in the one that is open
+    under the token `opened`, or in a new one.
 
     Returns items that were not dealt with: out of time, or in another batch's way. They hold no
-    claim and are to be tried again. DatabaseUnavailable and cancellation leave rolled back.
+    claim and are to be tried again. Returns also the token of the transaction that the commit has opened,
+    if `goes_on` says that there is more. DatabaseUnavailable and cancellation leave rolled back.
     """
     now, later = distinct(items)
-    token = work.token()
+    token = opened or work.token()
+    run = Run()
+    then: Begin | None = None
     try:
-        yield Begin(token, lock_ms=LOCK_MS if len(now) > 1 else 0)
+        if opened is None:
+            yield _opening(token, len(now))
         rows = yield Fetch(_claims(work, now))
         claimed = {(row[0], row[1]) for row in rows}
         fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
@@ -183,12 +200,17 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         for item, error in run.failed:
             calls += yield from _charge(work, item, error)
         calls += tuple(work.keyed(work.queries.unclaim, item) for item in run.left)
-        yield Commit(token, calls)
+        # What is doubtful is flushed before it is settled, which must not be inside the next transaction.
+        if not (run.failed or run.left or later or any(item.doubtful for item in known)) and goes_on():
+            then = _opening(work.token(), work.limit)
+        yield Commit(token, calls, then)
     except BaseException as error:
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        return once_more(work, items, error)
+        if then is None or not run.done or is_lost(error) or not (yield from is_done(work, run.done[0])):
+            return once_more(work, items, error), None
+        then = None  # the commit went through; what failed is what it was to open
     for item in run.done:
         item.outcome = processed(item.result)
     work.succeeded()
@@ -198,7 +220,11 @@ def inline_batch(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
         yield from vouch(work, doubtful)
     for item in settled:
         yield Settle(item)
-    return [item for item in items if item.outcome is None]
+    return [item for item in items if item.outcome is None], None if then is None else then.token
+
+
+def _opening(token: str, size: int) -> Begin:
+    return Begin(token, lock_ms=LOCK_MS if size > 1 else 0)
 
 
 def once_more(work: Work, items: Sequence[Item], error: BaseException) -> list[Item]:
@@ -206,7 +232,7 @@ def once_more(work: Work, items: Sequence[Item], error: BaseException) -> list[I
     Lets DatabaseUnavailable and cancellation out."""
     for item in items:
         item.outcome = None
-    if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+    if is_lost(error):
         raise error
     if isinstance(error, Undo):
         for item, cause in error.run.failed:

@@ -12,7 +12,7 @@ import msgspec
 
 from oncebox import errors
 from oncebox.codec import unpack_headers, unpack_provenance
-from oncebox.core.batch import LOCK_MS, Run, Undo, handle_all, results
+from oncebox.core.batch import CHAINED_SECONDS, LOCK_MS, Run, Undo, handle_all, is_lost, results
 from oncebox.core.failure import (
     RERUNS_MAX,
     Fate,
@@ -67,13 +67,32 @@ def to_item(work: Work, row: Sequence[Any]) -> Item:
 
 
 def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
-    """Take what is due, handle it, finish it, in one transaction. Returns how many it dealt with."""
-    token = work.token()
+    """Take what is due, handle it, finish it, in one transaction. Returns how many it dealt with.
+
+    While batches are full, each one's COMMIT opens the next one's transaction, which saves a round trip.
+    """
+    until = work.monotonic() + CHAINED_SECONDS
+    dealt, opened = yield from _batch(work, None, until, suspect=suspect)
+    while opened is not None:
+        more, opened = yield from _batch(work, opened, until)
+        dealt += more
+    return dealt
+
+
+def _batch(
+    work: Work, opened: str | None, until: float, *, suspect: bool = False
+) -> Op[tuple[int, str | None]]:
+    """One batch, in the transaction that is open under the token `opened`, or in a new one. Returns how many it dealt
+    with, and the token of the transaction that its commit opened."""
+    token = opened or work.token()
     items: list[Item] = []
+    run = Run()
+    verdicts: list[tuple[Item, Verdict]] = []
+    then: Begin | None = None
     try:
-        taken = yield from _take(work, token, suspect)
+        taken = yield from _take(work, token, suspect, is_open=opened is not None)
         if not taken:
-            return 0 if taken is not None else 1
+            return (0 if taken is not None else 1), None
         items = taken
         if suspect and items[0].deaths >= work.policy.crash_limit:
             error = errors.ProcessDied(f"{items[0].deaths} processes died with this message in hand")
@@ -81,7 +100,7 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
             buried = bury_queued(work, items[0], verdict, charged=items[0].deaths)
             yield Commit(token, (*leave(work, buried, (), [items[0]]), work.withdraw()))
             yield from _settle(items, verdict)
-            return 1
+            return 1, None
         if len(items) == 1 and work.reruns.get(items[0].seq, 0) > RERUNS_MAX:
             raise lost_too_often(items[0])
         run = yield from _handle_those(work, items, hurried=not suspect and work.limit > 1)
@@ -91,12 +110,16 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
         calls = leave(work, calls, *leaving(run.done, verdicts))
         if run.failed or run.left:
             calls += (work.withdraw(),)
-        yield Commit(token, calls)
+        elif not suspect and _goes_on(work, items, until):
+            then = _opening(work, work.token(), work.limit)
+        yield Commit(token, calls, then)
     except BaseException as error:
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        return (yield from _give_up(work, items, error))
+        if then is None or is_lost(error) or not (yield from _is_finished(work, run.done[0])):
+            return (yield from _give_up(work, items, error)), None
+        then = None  # the commit went through; what failed is what it was to open
     for item in run.done:
         work.reruns.pop(item.seq, None)
         item.outcome = processed(item.result)
@@ -106,7 +129,24 @@ def work_batch(work: Work, *, suspect: bool = False) -> Op[int]:
     for item in (*run.done, *(failed for failed, _ in run.failed)):
         yield Settle(item)
     work.succeeded()
-    return len(items)
+    return len(items), None if then is None else then.token
+
+
+def _goes_on(work: Work, items: list[Item], until: float) -> bool:
+    """Whether there is probably more, and time for it. SQLite's transactions are opened without a round trip."""
+    return len(items) >= work.limit > 1 and not work.marks_first and work.monotonic() < until
+
+
+def _is_finished(work: Work, item: Item) -> Op[bool]:
+    """Whether the item's commit went through although its reply did not say so."""
+    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
+    return not (rows and rows[0][6])
+
+
+def _opening(work: Work, token: str, limit: int) -> Begin:
+    """Open a transaction that refuses to be committed by a handler."""
+    fence = work.call(work.queries.fence, slot=f"{work.worker}/{work.slot}")
+    return Begin(token, (fence,), lock_ms=LOCK_MS if limit > 1 else 0)
 
 
 def _handle_those(work: Work, items: list[Item], *, hurried: bool) -> Op[Run]:
@@ -143,7 +183,7 @@ def _charges(
 def _give_up(work: Work, items: list[Item], error: BaseException) -> Op[int]:
     """The transaction is rolled back; decide who is charged. The marker stays until that is on record,
     so that nobody else runs the message in between."""
-    if not isinstance(error, Exception) or isinstance(error, errors.DatabaseUnavailable):
+    if not isinstance(error, Exception) or is_lost(error):
         _count_loss(work, items, error)
         yield from _withdraw(work)
         raise error
@@ -198,14 +238,13 @@ def _charge(work: Work, failed: list[tuple[Item, Exception]]) -> Op[None]:
         yield Settle(item)
 
 
-def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
-    """Open a transaction with due rows in it that nobody else has or still claims to have.
+def _take(work: Work, token: str, suspect: bool, *, is_open: bool) -> Op[list[Item] | None]:
+    """A transaction, opened if it is not yet, with due rows in it that nobody else has or still claims to have.
 
     An empty list: nothing is due. None: what was due is contested and was put off; look again.
     """
     queries, limit = work.queries, 1 if suspect else work.limit
-    lock_ms = LOCK_MS if limit > 1 else 0
-    if suspect or work.idle or work.marks_first:
+    if not is_open and (suspect or work.idle or work.marks_first):
         due = queries.due_suspect if suspect else queries.due
         if not (yield Fetch(work.call(due, **work.short()))):
             work.idle = work.idle or not suspect
@@ -217,11 +256,11 @@ def _take(work: Work, token: str, suspect: bool) -> Op[list[Item] | None]:
         seqs = msgspec.json.decode(picked[0][0])
         if not seqs:
             return []
-        yield Begin(token, lock_ms=lock_ms)
+        yield Begin(token, lock_ms=LOCK_MS if limit > 1 else 0)
         rows = yield Fetch(work.call(queries.taken, seqs=seqs))
         return [to_item(work, row) for row in rows]
-    fence = work.call(queries.fence, slot=f"{work.worker}/{work.slot}")
-    yield Begin(token, (fence,), lock_ms=lock_ms)
+    if not is_open:
+        yield _opening(work, token, limit)
     take = queries.take_suspect if suspect else queries.take
     rows = yield Fetch(work.call(take, **work.short(), **({} if suspect else {"limit": limit})))
     if not rows:

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from oncebox import errors
-from oncebox.core.batch import inline_batch
+from oncebox.core.batch import CHAINED_SECONDS, inline_batch
 from oncebox.core.effects import work_effect
 from oncebox.core.inline import stream
 from oncebox.core.leased import work_long
 from oncebox.core.ordered import deliver_in_order
 from oncebox.core.place import follows
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Op
+from oncebox.core.steps import Op, Rollback
 from oncebox.core.stored import work_batch
 from oncebox.core.watermarked import deliver_in_partition
 from oncebox.core.window import is_old
@@ -55,19 +55,38 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
         yield from stream(work, item)
         work.succeeded()
         return True
-    items = [item]
-    while len(items) < work.limit and mailbox.items and _batchable(work, mailbox.items[0]):
-        following = mailbox.take()
-        assert following is not None
-        items.append(following)
+    items = [item, *_batch(work, mailbox, work.limit - 1)]
     if len(items) == 1:
         yield from stream(work, item)
         return True
-    left = yield from inline_batch(work, items)
-    for item in reversed(left):
-        mailbox.active.remove(item)
-        mailbox.items.appendleft(item)
+    until = work.monotonic() + CHAINED_SECONDS
+
+    def goes_on() -> bool:
+        # SQLite's transactions are opened without a round trip.
+        if len(mailbox.items) < 2 or work.limit == 1 or work.marks_first or work.is_overdue():
+            return False
+        return _batchable(work, mailbox.items[0]) and work.monotonic() < until
+
+    opened: str | None = None
+    while items:
+        left, opened = yield from inline_batch(work, items, opened, goes_on)
+        for item in reversed(left):
+            mailbox.active.remove(item)
+            mailbox.items.appendleft(item)
+        items = _batch(work, mailbox, work.limit) if opened is not None else []
+    if opened is not None:
+        yield Rollback()  # what was there was called back meanwhile
     return True
+
+
+def _batch(work: Work, mailbox: Mailbox, limit: int) -> list[Item]:
+    """Up to so many that can go together."""
+    items: list[Item] = []
+    while len(items) < limit and mailbox.items and _batchable(work, mailbox.items[0]):
+        following = mailbox.take()
+        assert following is not None
+        items.append(following)
+    return items
 
 
 def _partition_turn(work: Work, mailbox: Mailbox, item: Item) -> Op[None]:
