@@ -11,6 +11,7 @@ from oncebox.core.dead import Choice, Decision, decide
 from oncebox.core.steps import Op
 from oncebox.core.work import Work
 from proof.schedules.world import World
+from tests.crash.checker import Sent
 
 MONTHS_DAYS = 90
 """What passes at once, be it time or the clock."""
@@ -69,5 +70,8 @@ def forget(world: World, message_id: str) -> None:
     world.reader.execute(
         f"DELETE FROM effects WHERE consumer = '{world.name}' AND message_id = '{message_id}'"
     )
+    # What is out at a worker that died comes again by itself, with what it carries.
+    out = [message for message in world.pending.values() if message.id == message_id]
     world.sent = [sent for sent in world.sent if sent.key[2] != message_id]
+    world.sent += [Sent((world.name, message.source, message.id), message.payload) for message in out]
     world.acked = [key for key in world.acked if key[2] != message_id]

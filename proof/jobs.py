@@ -76,7 +76,10 @@ def catch(bug: str) -> tuple[str, str]:
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", node],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        shown = node.rpartition("::")[2] if done.returncode == 0 else ""
+        if done.returncode:
+            print(done.stdout[-3000:], file=sys.stderr)  # why nobody noticed
+            return bug, ""
+        shown = node.rpartition("::")[2]
     return bug, shown
 
 
