@@ -120,12 +120,23 @@ def test_what_was_committed_is_settled_although_the_next_transaction_could_not_b
     flow = play(
         work_batch(work(mode="stored", batch=2)),
         [
-            (Begin, 1), *TWO, (Commit, errors.LockBusy("55P03")), (Rollback, None), (Fetch, [known(item("evt-1"))]),
-            *SETTLED,
+            (Begin, 1), *TWO, (Commit, errors.LockBusy("55P03")), (Rollback, None),
+            (Fetch, [known(item("evt-1")), known(item("evt-2"))]), *SETTLED,
         ],
     )  # fmt: skip
-    assert script_of(flow.steps)[8] == "Fetch(lookup_one)"
+    assert script_of(flow.steps)[8] == "Fetch(lookup)"
     assert flow.value == 2
+
+
+def test_what_another_worker_has_finished_since_does_not_vouch_for_its_neighbours() -> None:
+    flow = play(
+        work_batch(work(mode="stored", batch=2)),
+        [
+            (Begin, 1), *TWO, (Commit, errors.LockBusy("55P03")), (Rollback, None),
+            (Fetch, [known(item("evt-1")), known(item("evt-2"), queued=True)]), (Side, None),
+        ],
+    )  # fmt: skip
+    assert "Settle" not in script_of(flow.steps)
 
 
 def test_nothing_due_ends_the_transaction_and_the_next_look_opens_none() -> None:

@@ -17,7 +17,7 @@ from math import isqrt
 from oncebox import errors
 from oncebox.codec import decode_result, encode_result
 from oncebox.core.failure import Fate, Verdict, bury, judge, record_attempt
-from oncebox.core.inline import is_done, spilling, vouch
+from oncebox.core.inline import spilling, vouch
 from oncebox.core.keeping import keeping
 from oncebox.core.known import holds, known_outcome
 from oncebox.core.outcomes import Outcome, Status, processed
@@ -183,7 +183,6 @@ def inline_batch(
     """
     now, later = distinct(items)
     token = opened or work.token()
-    run = Run()
     then: Begin | None = None
     try:
         if opened is None:
@@ -208,9 +207,8 @@ def inline_batch(
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        if then is None or not run.done or is_lost(error) or not (yield from is_done(work, run.done[0])):
-            return once_more(work, items, error), None
-        then = None  # the commit went through; what failed is what it was to open
+        # If the commit went through, and what failed is what it was to open, their claims say so next time.
+        return once_more(work, items, error), None
     for item in run.done:
         item.outcome = processed(item.result)
     work.succeeded()

@@ -117,7 +117,7 @@ def _batch(
         if isinstance(error, GeneratorExit):
             raise
         yield Rollback()
-        if then is None or is_lost(error) or not (yield from _is_finished(work, run.done[0])):
+        if then is None or is_lost(error) or not (yield from _are_finished(work, run.done)):
             return (yield from _give_up(work, items, error)), None
         then = None  # the commit went through; what failed is what it was to open
     for item in run.done:
@@ -137,10 +137,12 @@ def _goes_on(work: Work, items: list[Item], until: float) -> bool:
     return len(items) >= work.limit > 1 and not work.marks_first and work.monotonic() < until
 
 
-def _is_finished(work: Work, item: Item) -> Op[bool]:
-    """Whether the item's commit went through although its reply did not say so."""
-    rows = yield Fetch(work.keyed(work.queries.lookup_one, item))
-    return not (rows and rows[0][6])
+def _are_finished(work: Work, items: list[Item]) -> Op[bool]:
+    """Whether their commit went through although its reply did not say so: all of them have left the queue. One of
+    them may have been finished by another worker since."""
+    keys = [{"source": item.message.source, "message_id": item.message.id} for item in items]
+    rows = yield Fetch(work.call(work.queries.lookup, consumer=work.consumer, rows=keys))
+    return not any(row[6] for row in rows)
 
 
 def _opening(work: Work, token: str, limit: int) -> Begin:
