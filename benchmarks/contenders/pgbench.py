@@ -60,16 +60,17 @@ def same_sql(links: int) -> str:
         call = Call(queries.claim, {name: claim[name] for name in queries.claim.names})
         return Begin(claim["token"], (call,), carried=True)
 
-    first = _one_message(f"{postgresql.prepare(queries)}; {EFFECT_PREPARED}")
+    claims = postgresql.Claims(queries)
     now = opening(":n")
+    first = _one_message(f"{postgresql.learn(now, claims)}{EFFECT_PREPARED}")
     parts = [f"\\if :first\n{first}\n\\set first 0\n\\endif"]
     for link in range(links):
         parts.append(f"{DRAW}\\set next :n + 1")
         if link == 0:
-            parts.append(_one_message(postgresql.begin(now, postgresql.PREPARED, "BEGIN")))
+            parts.append(_one_message(postgresql.begin(now, claims, "BEGIN")))
         then = opening(":next") if link < links - 1 else None
         parts.append("EXECUTE effect(:account);")
-        parts.append(_one_message(postgresql.commit(Commit(now.token, (), then), postgresql.PREPARED, check)))
+        parts.append(_one_message(postgresql.commit(Commit(now.token, (), then), claims, check)))
     return "\n".join(parts) + "\n"
 
 

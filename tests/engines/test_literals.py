@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from oncebox.core.outcomes import Reason
 from oncebox.core.queries import Query
-from oncebox.core.steps import Call
+from oncebox.core.steps import Begin, Call
 from oncebox.engines import postgresql
 from oncebox.engines.queries import load
 from oncebox.errors import MessageError
+from oncebox.schema import migrate
 from tests.servers import Postgres
 
 # Everything that text can be: no surrogates, which are not text, and no NUL, which PostgreSQL can't hold.
@@ -127,18 +128,62 @@ def test_what_has_no_literal_is_refused(value: Any) -> None:
 )
 def test_the_prepared_claim_says_what_literals_one_by_one_say(text: str) -> None:
     """Written out for speed, so what it writes is compared with the long way, parameter by parameter."""
-    claim = load("postgresql", "oncebox").claim
+    queries = load("postgresql", "oncebox")
+    claim, claims = queries.claim, postgresql.Claims(queries)
     for state, lazy in ((0, False), (1, True), (2, False)):
-        params = {
-            "consumer": text, "source": f"from {text}", "message_id": f"id {text}", "type": f"type {text}",
-            "fingerprint": bytes(range(32)), "state": state, "lazy": lazy, "token": "0a1b.7.1",
-        }  # fmt: skip
+        params = claim_of(text, state=state, lazy=lazy)
         values = ",".join(postgresql.literal(params[name]) for name in claim.names)
-        assert postgresql.text(Call(claim, params), postgresql.PREPARED) == f"EXECUTE oncebox_claim({values})"
+        assert postgresql.text(Call(claim, params), claims) == f"EXECUTE oncebox_claim({values})"
+
+
+def claim_of(text: str, **words: Any) -> dict[str, Any]:
+    params = {
+        "consumer": text, "source": f"from {text}", "message_id": f"id {text}", "type": f"type {text}",
+        "fingerprint": bytes(range(32)), "state": 0, "lazy": False, "token": "0a1b.7.1",
+    }  # fmt: skip
+    return params | words
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "it's", "back\\slash", "'; DROP TABLE x; --", "ünïcode ✓", "$1 %s {0}", "a $3 :token b"]
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_claim_of_a_kind_writes_the_row_that_the_long_way_writes(
+    pg_url: str, text: str, lazy: bool
+) -> None:
+    queries = load("postgresql", "oncebox")
+    migrate(pg_url)
+    rows = []
+    with psycopg.connect(pg_url, autocommit=True) as connection:
+        for claims in (postgresql.Claims(queries), None):
+            step = Begin("0a1b.7.1", (Call(queries.claim, claim_of(text, lazy=lazy)),), carried=True)
+            learning = postgresql.learn(step, claims)
+            assert bool(learning) == (claims is not None)
+            opening = postgresql.begin(step, claims)
+            assert ("EXECUTE oncebox_claim_1(" in opening) == (claims is not None)
+            assert postgresql.learn(step, claims) == ""
+            connection.pgconn.exec_((learning + opening).encode())
+            looked = connection.execute(
+                "SELECT current_setting('oncebox.claim', true), consumer, source, message_id, type, fingerprint, "
+                "state, lazy, seq, finished = received FROM oncebox.ledger"
+            )
+            rows += looked.fetchall()
+            connection.pgconn.exec_(b"ROLLBACK")
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+
+
+def test_a_session_has_claims_of_their_own_for_so_many_kinds_and_no_more() -> None:
+    """Sources may be as many as customers; a session's memory is not theirs to fill."""
+    claims = postgresql.Claims(load("postgresql", "oncebox"))
+    learnt = [claims.learn(claim_of("x", source=f"tenant-{n}")) for n in range(postgresql.CLAIMS_MAX + 5)]
+    assert all(learnt[: postgresql.CLAIMS_MAX])
+    assert not any(learnt[postgresql.CLAIMS_MAX :])
+    assert claims.text(claim_of("x", source="tenant-3")).startswith("EXECUTE oncebox_claim_4(")
+    assert claims.text(claim_of("x", source="tenant-35")).startswith("EXECUTE oncebox_claim('x'")
 
 
 def test_a_nul_in_a_claim_is_refused_before_it_is_sent() -> None:
-    claim = load("postgresql", "oncebox").claim
-    params = dict.fromkeys(claim.names, "x") | {"fingerprint": b"", "message_id": "a\0b"}
+    queries = load("postgresql", "oncebox")
     with pytest.raises(MessageError, match="NUL"):
-        postgresql.text(Call(claim, params), postgresql.PREPARED)
+        postgresql.text(Call(queries.claim, claim_of("x", message_id="a\0b")), postgresql.Claims(queries))

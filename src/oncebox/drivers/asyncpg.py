@@ -56,12 +56,13 @@ class AsyncpgSession(PostgresSession):
 
     async def _prepare(self) -> None:
         try:
-            await self.raw.execute(postgresql.prepare(self.queries))
-            self.prepared = postgresql.PREPARED
+            claims = postgresql.Claims(self.queries)
+            await self.raw.execute(claims.prepare())
+            self.claims = claims
             if await self.raw.fetchval(postgresql.has_check(self.queries)):
                 self.check = postgresql.check(self.queries)
         except asyncpg.PostgresError:
-            self.prepared = frozenset()  # no tables yet: the first statement says so
+            self.claims = None  # no tables yet: the first statement says so
 
     def begin(self, step: Begin) -> Any:
         self._open()

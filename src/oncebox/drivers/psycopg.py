@@ -70,15 +70,17 @@ class PsycopgSession(PostgresSession):
         return session
 
     def begin(self, step: Begin) -> int:
-        if not self.pooled and not self.prepared:
+        if not self.pooled and self.claims is None:
             self._prepare()
-        return self._script(postgresql.begin(self._bounded(step), self.prepared, self._begin))
+        result: int = super().begin(step)
+        return result
 
     def _prepare(self) -> None:
-        ask = f"{postgresql.prepare(self.queries)}; {postgresql.has_check(self.queries)}"
+        claims = postgresql.Claims(self.queries)
+        ask = f"{claims.prepare()}; {postgresql.has_check(self.queries)}"
         result = self.raw.pgconn.exec_(ask.encode())
         if result.status == ExecStatus.TUPLES_OK:
-            self.prepared = postgresql.PREPARED
+            self.claims = claims
             if result.get_value(0, 0) == b"t":
                 self.check = postgresql.check(self.queries)
 
@@ -98,7 +100,8 @@ class PsycopgSession(PostgresSession):
                 self.broken = True
                 raise postgresql.translate(None, committing=committing) from refusal
             if refusal.sqlstate == "26000":
-                self.prepared = frozenset()
+                # Somebody deallocated them: planned anew until the turn is over, then there is a new connection.
+                self.claims, self.broken = None, True
             raise translated(refusal, committing=committing) from refusal
         return result.command_tuples or 0
 

@@ -84,8 +84,8 @@ class PostgresSession:
     pooled = False
     """Behind a transaction pooler: nothing may be set on the session, it is shared."""
 
-    prepared: frozenset[str] = frozenset()
-    """Names of queries this session has prepared."""
+    claims: postgresql.Claims | None = None
+    """The claims that this session has prepared."""
     check = postgresql.CHECK
     """How a transaction is closed."""
     settings: Settings
@@ -103,7 +103,9 @@ class PostgresSession:
         raise NotImplementedError
 
     def begin(self, step: Begin) -> Any:
-        return self._script(postgresql.begin(self._bounded(step), self.prepared, self._begin))
+        step = self._bounded(step)
+        learning = postgresql.learn(step, self.claims)
+        return self._script(learning + postgresql.begin(step, self.claims, self._begin))
 
     def execute(self, step: Execute) -> Any:
         return self._script(postgresql.script(step.calls))
@@ -133,7 +135,7 @@ class PostgresSession:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
         # Whoever shares a session through a pooler may have given it a role of theirs.
         first = "" if self.pooled else postgresql.OWN_ROLE
-        return self._script(postgresql.commit(step, self.prepared, self.check, first), committing=True)
+        return self._script(postgresql.commit(step, self.claims, self.check, first), committing=True)
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with; `kind` is what it annotated."""

@@ -23,7 +23,8 @@ CHAIN = "AND CHAIN"
 one refuses the next claim, which is then made again, in a transaction of its own."""
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
-PREPARED = frozenset({"claim"})
+CLAIMS_MAX = 32
+"""Kinds of messages that a session has a claim of their own for."""
 CHECK = (
     "SELECT set_config('oncebox.finished', '{0}', true), "
     "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{0}')::int"
@@ -64,15 +65,56 @@ def literal(value: Any) -> str:
 _known = lru_cache(maxsize=1024)(literal)
 """For texts that come again and again: names of consumers, sources and types."""
 _CLAIM = ("consumer", "source", "message_id", "type", "fingerprint", "state", "token", "lazy")
+_Kind = tuple[str, str, str, int, bool]
 
 
-def _claim(params: dict[str, Any]) -> str:
-    """The prepared claim, which every message makes: written out, its parameters in the order of `_CLAIM`."""
-    return (
-        f"EXECUTE oncebox_claim({_known(params['consumer'])},{_known(params['source'])},"
-        f"{literal(params['message_id'])},{_known(params['type'])},E'\\\\x{params['fingerprint'].hex()}',"
-        f"{params['state']},'{params['token']}',{'true' if params['lazy'] else 'false'})"
-    )
+class Claims:
+    """The claims that a session of our own has prepared, which every message plans anew otherwise.
+
+    EXECUTE evaluates its literals one by one, and most of them are the same for all messages of a kind. So each kind
+    that a transaction is opened with gets a claim of its own, with three parameters; the others share one with eight.
+    """
+
+    __slots__ = ("_names", "_query")
+
+    def __init__(self, queries: Queries) -> None:
+        assert queries.claim.names == _CLAIM
+        self._query = queries.claim
+        self._names: dict[_Kind, str] = {}
+
+    def prepare(self) -> str:
+        """What a session sends first."""
+        return f"PREPARE oncebox_claim AS {self._query.numbered}"
+
+    def learn(self, params: dict[str, Any]) -> str:
+        """What to send before the first claim of its kind; empty for a kind that is known, or one too many. It is
+        sent ahead of BEGIN: whatever becomes of the transaction, it is prepared."""
+        kind = _kind(params)
+        if kind in self._names or len(self._names) >= CLAIMS_MAX:
+            return ""
+        name = self._names[kind] = f"oncebox_claim_{len(self._names) + 1}"
+        numbers = {"message_id": "$1", "fingerprint": "$2", "token": "$3"}
+        written = [
+            (numbers.get(piece) or literal(params[piece])) if n & 1 else piece
+            for n, piece in enumerate(self._query.pieces)
+        ]
+        return f"PREPARE {name} AS {''.join(written)}; "
+
+    def text(self, params: dict[str, Any]) -> str:
+        """The claim, written out."""
+        name = self._names.get(_kind(params))
+        own = f"{literal(params['message_id'])}"
+        if name is not None:
+            return f"EXECUTE {name}({own},E'\\\\x{params['fingerprint'].hex()}','{params['token']}')"
+        return (
+            f"EXECUTE oncebox_claim({_known(params['consumer'])},{_known(params['source'])},"
+            f"{own},{_known(params['type'])},E'\\\\x{params['fingerprint'].hex()}',"
+            f"{params['state']},'{params['token']}',{'true' if params['lazy'] else 'false'})"
+        )
+
+
+def _kind(params: dict[str, Any]) -> _Kind:
+    return params["consumer"], params["source"], params["type"], params["state"], params["lazy"]
 
 
 def _refuse(value: Any) -> str:
@@ -86,11 +128,11 @@ def parameters(call: Call) -> dict[str, Any]:
     return params if rows is None else {**params, **columns(rows)}
 
 
-def text(call: Call, prepared: frozenset[str] = frozenset()) -> str:
-    """The call as SQL with literals; one that the session has prepared is only named."""
+def text(call: Call, claims: Claims | None = None) -> str:
+    """The call as SQL with literals; a claim that the session has prepared is only named."""
     query = call.query
-    if query.name in prepared:
-        return _claim(call.params)
+    if claims is not None and query.name == "claim":
+        return claims.text(call.params)
     pieces = query.pieces
     if len(pieces) == 1:
         return pieces[0]
@@ -98,15 +140,9 @@ def text(call: Call, prepared: frozenset[str] = frozenset()) -> str:
     return "".join([literal(params[piece]) if n & 1 else piece for n, piece in enumerate(pieces)])
 
 
-def script(calls: tuple[Call, ...], prepared: frozenset[str] = frozenset()) -> str:
+def script(calls: tuple[Call, ...], claims: Claims | None = None) -> str:
     """Several calls as one message."""
-    return "; ".join([text(call, prepared) for call in calls])
-
-
-def prepare(queries: Queries) -> str:
-    """What a session of our own prepares: the claim, which every message plans anew otherwise."""
-    assert queries.claim.names == _CLAIM
-    return f"PREPARE oncebox_claim AS {queries.claim.numbered}"
+    return "; ".join([text(call, claims) for call in calls]) if len(calls) != 1 else text(calls[0], claims)
 
 
 def has_check(queries: Queries) -> str:
@@ -122,7 +158,7 @@ def check(queries: Queries) -> str:
     return queries.finished.text.replace(":token", "'{0}'")
 
 
-def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_EXPLICIT) -> str:
+def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
     text = how
     if not step.carried:
@@ -131,19 +167,22 @@ def begin(step: Begin, prepared: frozenset[str] = frozenset(), how: str = BEGIN_
         text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:
         text += f"; SET LOCAL lock_timeout = {step.lock_ms}"
-    return f"{text}; {script(step.calls, prepared)}" if step.calls else text
+    return f"{text}; {script(step.calls, claims)}" if step.calls else text
 
 
-def commit(
-    step: Commit, prepared: frozenset[str] = frozenset(), check: str = CHECK, first: str = OWN_ROLE
-) -> str:
+def learn(step: Begin, claims: Claims | None) -> str:
+    """What to send ahead of an opening message, so that its claim and all others of its kind cost less."""
+    return claims.learn(step.calls[0].params) if claims is not None and step.carried else ""
+
+
+def commit(step: Commit, claims: Claims | None = None, check: str = CHECK, first: str = OWN_ROLE) -> str:
     """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
     both before COMMIT, whose tag alone proves nothing."""
-    text = f"{check.format(step.token)}; COMMIT"
+    text = f"{check.replace('{0}', step.token)}; COMMIT"
     if step.calls:
         text = f"{script(step.calls)}; {text}"
     text = f"{first}{text}"
-    return text if step.then is None else f"{text} {begin(step.then, prepared, CHAIN)}"
+    return text if step.then is None else f"{text} {begin(step.then, claims, CHAIN)}"
 
 
 def translate(sqlstate: str | None, *, committing: bool = False) -> errors.OnceboxError:
