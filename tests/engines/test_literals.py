@@ -133,7 +133,7 @@ def test_the_prepared_claim_says_what_literals_one_by_one_say(text: str) -> None
     for state, lazy in ((0, False), (1, True), (2, False)):
         params = claim_of(text, state=state, lazy=lazy)
         values = ",".join(postgresql.literal(params[name]) for name in claim.names)
-        assert postgresql.text(Call(claim, params), claims) == f"EXECUTE oncebox_claim({values})"
+        assert claims.text(params) == f"EXECUTE oncebox_claim({values})"
 
 
 def claim_of(text: str, **words: Any) -> dict[str, Any]:
@@ -186,4 +186,4 @@ def test_a_session_has_claims_of_their_own_for_so_many_kinds_and_no_more() -> No
 def test_a_nul_in_a_claim_is_refused_before_it_is_sent() -> None:
     queries = load("postgresql", "oncebox")
     with pytest.raises(MessageError, match="NUL"):
-        postgresql.text(Call(queries.claim, claim_of("x", message_id="a\0b")), postgresql.Claims(queries))
+        postgresql.Claims(queries).text(claim_of("x", message_id="a\0b"))

@@ -24,7 +24,7 @@ from oncebox.identity import (
     header,
 )
 from oncebox.identity.resolvers import carried_source
-from oncebox.message import ID_BYTES_MAX, TYPE_BYTES_MAX, Message
+from oncebox.message import ID_BYTES_MAX, TYPE_BYTES_MAX, Message, are_short
 from tests.unit.deliveries import BINARY, STRUCTURED, delivery, key
 
 
@@ -300,16 +300,25 @@ def test_the_short_way_finds_what_the_long_way_finds(
 ) -> None:
     identity = Identity(source=source)
     delivered = delivery(b'{"a": 1}', headers, **properties)
-    short = identity._plain(delivered)
-    if short is not None:
-        long_way = Identity(id=lambda envelope: cloudevents(envelope) or broker_id(envelope), source=source)
-        assert short == long_way.resolve(delivered)
+    long_way = Identity(id=lambda envelope: cloudevents(envelope) or broker_id(envelope), source=source)
+    resolved = long_way.resolve(delivered)
+    said = identity.said(delivered)
+    if said is not None and are_short(*said):
+        assert identity.resolve(delivered) == resolved
+    if said is None:
+        return
+    try:  # unchecked: who takes it at its word has the message say whether it can be one
+        message = Message(id=said[0], source=said[1], type=said[2], payload=delivered.body)
+    except MessageError:
+        return
+    told = (message.id, message.source, message.type, message.payload, message.content_type)
+    assert told == (resolved.id, resolved.source, resolved.type, resolved.payload, resolved.content_type)
 
 
 def test_the_common_messages_go_the_short_way() -> None:
     identity = Identity()
-    assert identity._plain(delivery(b"{}", message_id="a-1", type="paid")) is not None
-    assert identity._plain(delivery(b"{}", BINARY, content_type="application/json")) is not None
-    assert identity._plain(delivery(b"{}", (*BINARY, ("Content-Type", b"application/json")))) is not None
+    assert identity.said(delivery(b"{}", message_id="a-1", type="paid")) is not None
+    assert identity.said(delivery(b"{}", BINARY, content_type="application/json")) is not None
+    assert identity.said(delivery(b"{}", (*BINARY, ("Content-Type", b"application/json")))) is not None
     carried = Identity(source=carried_source)
-    assert carried._plain(delivery(b"{}", message_id="a-1", type="paid", source="shop")) is not None
+    assert carried.said(delivery(b"{}", message_id="a-1", type="paid", source="shop")) is not None

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.stored import COUNTERS, InFlight, QueueOptions, QueueStats, Stored
-
-_SLACK = 1024
-"""Stale deadlines that may pile up before they are swept, beyond twice what is in flight."""
 
 
 class Queue:
@@ -29,10 +28,14 @@ class Queue:
         self.held: dict[int, int] = {}
         """In flight per holder."""
         self._bury = bury
-        self._ready: list[tuple[int, Stored]] = []
+        self._ready: deque[Stored] = deque()
+        """What was put, in its order."""
+        self._back: list[tuple[int, Stored]] = []
+        """What came back, by its place."""
         self._delayed: list[tuple[float, int, Stored]] = []
         self._in_flight: dict[int, InFlight] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        self._looks_at = math.inf
+        """No deadline is before this; there may be none at it either, since those who answer leave it alone."""
         self._keys: dict[str, int] = {}
         self._behind: dict[str, list[tuple[int, Stored]]] = {}
         self._behind_count = 0
@@ -42,17 +45,23 @@ class Queue:
     @property
     def depth(self) -> int:
         """Everything that is not acked yet."""
-        return len(self._ready) + self._behind_count + len(self._delayed) + len(self._in_flight)
+        return (
+            len(self._ready)
+            + len(self._back)
+            + self._behind_count
+            + len(self._delayed)
+            + len(self._in_flight)
+        )
 
     @property
     def deliverable(self) -> bool:
         """Whether something may be ready to be taken at the time last settled."""
-        return bool(self._ready)
+        return bool(self._ready or self._back)
 
     def stats(self, now: float) -> QueueStats:
         """The figures as of `now`."""
         self.settle(now)
-        ready = len(self._ready) + self._behind_count
+        ready = len(self._ready) + len(self._back) + self._behind_count
         return QueueStats(
             ready=ready, delayed=len(self._delayed), in_flight=len(self._in_flight), **self.counts
         )
@@ -62,7 +71,10 @@ class Queue:
         stored.position = next(self._positions)
         stored.since = now
         self.counts["published"] += 1
-        self._return(stored, now, delay_seconds)
+        if delay_seconds > 0:
+            self._return(stored, now, delay_seconds)
+        else:
+            self._ready.append(stored)
 
     def take(self, limit: int, now: float, holder: int, bytes_max: int | None = None) -> list[Delivery]:
         """Hand out up to `limit` messages in their order; stops before `bytes_max`, but not before one."""
@@ -70,18 +82,23 @@ class Queue:
         taken: list[Delivery] = []
         pinned: set[str] = set()
         size = 0
-        while self._ready and len(taken) < limit:
-            position, stored = self._ready[0]
+        ready, back = self._ready, self._back
+        while (ready or back) and len(taken) < limit:
+            is_back = bool(back) and (not ready or back[0][0] < ready[0].position)
+            stored = back[0][1] if is_back else ready[0]
             if bytes_max is not None and taken and size + stored.size > bytes_max:
                 break
-            heapq.heappop(self._ready)
-            if self._has_lapsed(stored, now):
+            if is_back:
+                heapq.heappop(back)
+            else:
+                ready.popleft()
+            if self.options.retention_seconds is not None and self._has_lapsed(stored, now):
                 self.counts["lapsed"] += 1
                 continue
             if self.options.pins_keys and stored.key is not None:
                 # Within one batch a key may come several times: its order is the batch's order.
                 if stored.key in self._keys and stored.key not in pinned:
-                    self._behind.setdefault(stored.key, []).append((position, stored))
+                    self._behind.setdefault(stored.key, []).append((stored.position, stored))
                     self._behind_count += 1
                     continue
                 pinned.add(stored.key)
@@ -122,7 +139,6 @@ class Queue:
                 self.counts["late"] += 1
                 continue
             flight.deadline = max(flight.deadline, now + seconds)
-            heapq.heappush(self._deadlines, (flight.deadline, tag))
 
     def give_back(self, holder: int, now: float, *, counted: bool) -> None:
         """Bring back all that `holder` has: uncounted when it closes, counted when it was lost."""
@@ -141,26 +157,32 @@ class Queue:
             if stored.holds_key:
                 stored.holds_key = False
                 self._free_key(stored)
-            heapq.heappush(self._ready, (position, stored))
-        while (deadline := self._next_deadline()) is not None and deadline <= now:
-            _, tag = heapq.heappop(self._deadlines)
+            heapq.heappush(self._back, (position, stored))
+        if now >= self._looks_at:
+            self._time_out(now)
+
+    def _time_out(self, now: float) -> None:
+        late = sorted(
+            (flight.deadline, tag) for tag, flight in self._in_flight.items() if flight.deadline <= now
+        )
+        for _, tag in late:
             flight = self._in_flight.pop(tag)
             self._landed((flight.stored,), flight.holder)
             self.counts["timed_out"] += 1
             self._come_back(flight.stored, now)
+        self._looks_at = min((flight.deadline for flight in self._in_flight.values()), default=math.inf)
 
     def next_due(self) -> float | None:
-        """When `settle` will next have something to bring back; None: not by itself."""
-        moments = [self._delayed[0][0]] if self._delayed else []
-        if (deadline := self._next_deadline()) is not None:
-            moments.append(deadline)
-        return min(moments, default=None)
+        """When `settle` is next to be called, which may have nothing to bring back then; None: not by itself."""
+        due = min(self._delayed[0][0], self._looks_at) if self._delayed else self._looks_at
+        return None if due == math.inf else due
 
     def _hand_out(self, stored: Stored, now: float, holder: int) -> Delivery:
         tag = next(self._tags)
         deadline = now + self.options.visibility_seconds
         self._in_flight[tag] = InFlight(stored, holder, deadline)
-        heapq.heappush(self._deadlines, (deadline, tag))
+        if deadline < self._looks_at:
+            self._looks_at = deadline
         stored.deliveries += 1
         if stored.redelivered:
             self.counts["redelivered"] += 1
@@ -188,10 +210,8 @@ class Queue:
                 continue
             answered.append(self._in_flight.pop(tag).stored)
         self._landed(answered, holder)
-        # Answers leave their deadlines behind; unswept they would outnumber the messages.
-        if len(self._deadlines) > 2 * len(self._in_flight) + _SLACK:
-            self._deadlines = [(flight.deadline, tag) for tag, flight in self._in_flight.items()]
-            heapq.heapify(self._deadlines)
+        if not self._in_flight:
+            self._looks_at = math.inf
         return answered
 
     def _landed(self, those: Sequence[Stored], holder: int) -> None:
@@ -221,7 +241,7 @@ class Queue:
         if delay_seconds > 0:
             heapq.heappush(self._delayed, (now + delay_seconds, stored.position, stored))
         else:
-            heapq.heappush(self._ready, (stored.position, stored))
+            heapq.heappush(self._back, (stored.position, stored))
 
     def _free_key(self, stored: Stored) -> None:
         """One less that the key waits for; at none, what stood behind it is ready again."""
@@ -234,18 +254,8 @@ class Queue:
         freed = self._behind.pop(stored.key, [])
         self._behind_count -= len(freed)
         for place in freed:
-            heapq.heappush(self._ready, place)
+            heapq.heappush(self._back, place)
 
     def _has_lapsed(self, stored: Stored, now: float) -> bool:
         retention = self.options.retention_seconds
         return retention is not None and now - stored.since > retention
-
-    def _next_deadline(self) -> float | None:
-        """The earliest deadline that still stands; answered and extended ones are thrown away."""
-        while self._deadlines:
-            deadline, tag = self._deadlines[0]
-            flight = self._in_flight.get(tag)
-            if flight is not None and flight.deadline == deadline:
-                return deadline
-            heapq.heappop(self._deadlines)
-        return None

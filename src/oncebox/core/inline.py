@@ -217,7 +217,8 @@ def closing(work: Work, item: Item) -> tuple[Call, ...]:
         item.result = decode_result(body)
         if item.observed is None:  # else what is kept is the first delivery's
             calls = (work.keyed(work.queries.keep_result, item, body=body),)
-    calls += keeping(work, (item,))
+    if work.keeps:
+        calls += keeping(work, (item,))
     if item.publications or item.sendings:
         calls += outgoing_calls(work, [item])
     if item.marked:

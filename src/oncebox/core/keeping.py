@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def keeping(work: Work, items: Sequence[Item]) -> tuple[Call, ...]:
     """The rows of `kept`, for the effects' own transaction; none unless keep_payload="always"."""
-    if work.policy.keep_payload != "always" or not items:
+    if not work.keeps or not items:
         return ()
     rows = [
         {

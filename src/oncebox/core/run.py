@@ -42,7 +42,7 @@ async def run_async(op: Op[T], perform: Perform) -> T:
         while True:
             try:
                 reply = perform(step)
-                if reply is not None and is_awaited(reply):
+                if reply is not None and hasattr(type(reply), "__await__"):  # `is_awaited`, without the call
                     reply = await reply
             except BaseException as error:
                 step = op.throw(error)

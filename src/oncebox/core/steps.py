@@ -38,7 +38,7 @@ class Begin(Step, frozen=True, gc=False):
 
     Reply: the number of rows the last call changed (0 without calls).
     `lazy` does not wait for the disk at commit. `lock_ms` bounds every lock wait in it.
-    `carried`: the first call sets the token by itself.
+    `carried`: its one call is a claim, which sets the token by itself.
     """
 
     token: str

@@ -25,7 +25,7 @@ def is_suspect(item: Item) -> bool:
 
 def may_follow(item: Item) -> bool:
     """Whether its claim may travel with the commit before it: nothing else comes first."""
-    return not is_suspect(item) and item.unrecorded is None
+    return item.message.deliveries <= 1 and item.unrecorded is None
 
 
 def may_start(

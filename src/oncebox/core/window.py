@@ -14,7 +14,7 @@ from oncebox import errors
 from oncebox.core.outcomes import Reason
 from oncebox.core.steps import Fetch, Op
 from oncebox.core.work import Item, Work
-from oncebox.identity.times import event_made_at, id_made_at
+from oncebox.identity.times import TIMED_LENGTHS, event_made_at, id_made_at
 
 SKEW_SECONDS = 3600.0
 """How far a producer's clock may be ahead of the database's."""
@@ -32,6 +32,9 @@ def is_old(work: Work, item: Item) -> bool:
     """Whether the message was made before its consumer's window: then somebody has to look."""
     if work.window_seconds is None or item.message.replay:
         return False
+    message_id = item.message.id
+    if len(message_id) not in TIMED_LENGTHS and work.policy.outside_window != "by_time":
+        return False  # what most ids can be told by
     made = made_at(work, item)
     return made is not None and made < time.time() - work.window_seconds
 

@@ -155,6 +155,8 @@ class Work:
         self.window_seconds = window_seconds if policy.outside_window != "run" else None
         """What the ledger remembers; None where nobody is turned away for being older."""
         self.lazy = policy.durability == "group"
+        self.keeps = policy.keep_payload == "always"
+        """What is done is kept whole, for a replay."""
         self.marks_first = queries.pick is not None
         """SQLite has one writer: what is marked on another connection is marked before BEGIN."""
 

@@ -27,6 +27,8 @@ def translated(error: BaseException, *, committing: bool = False) -> errors.Once
 
 
 def _rowcount(tag: str | None) -> int:
+    if tag == "INSERT 0 1":  # nearly all: a claim of something new
+        return 1
     last = (tag or "").rpartition(" ")[2]
     return int(last) if last.isdigit() else 0
 

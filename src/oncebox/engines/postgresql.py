@@ -103,7 +103,7 @@ class Claims:
     def text(self, params: dict[str, Any]) -> str:
         """The claim, written out."""
         name = self._names.get(_kind(params))
-        own = f"{literal(params['message_id'])}"
+        own = literal(params["message_id"])
         if name is not None:
             return f"EXECUTE {name}({own},E'\\\\x{params['fingerprint'].hex()}','{params['token']}')"
         return (
@@ -128,21 +128,18 @@ def parameters(call: Call) -> dict[str, Any]:
     return params if rows is None else {**params, **columns(rows)}
 
 
-def text(call: Call, claims: Claims | None = None) -> str:
-    """The call as SQL with literals; a claim that the session has prepared is only named."""
-    query = call.query
-    if claims is not None and query.name == "claim":
-        return claims.text(call.params)
-    pieces = query.pieces
+def text(call: Call) -> str:
+    """The call as SQL with literals."""
+    pieces = call.query.pieces
     if len(pieces) == 1:
         return pieces[0]
     params = parameters(call)
     return "".join([literal(params[piece]) if n & 1 else piece for n, piece in enumerate(pieces)])
 
 
-def script(calls: tuple[Call, ...], claims: Claims | None = None) -> str:
+def script(calls: tuple[Call, ...]) -> str:
     """Several calls as one message."""
-    return "; ".join([text(call, claims) for call in calls]) if len(calls) != 1 else text(calls[0], claims)
+    return "; ".join(map(text, calls))
 
 
 def has_check(queries: Queries) -> str:
@@ -167,7 +164,9 @@ def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) 
         text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:
         text += f"; SET LOCAL lock_timeout = {step.lock_ms}"
-    return f"{text}; {script(step.calls, claims)}" if step.calls else text
+    if step.carried and claims is not None:
+        return f"{text}; {claims.text(step.calls[0].params)}"
+    return f"{text}; {script(step.calls)}" if step.calls else text
 
 
 def learn(step: Begin, claims: Claims | None) -> str:

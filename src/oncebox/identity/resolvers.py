@@ -212,9 +212,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     def resolve(self, delivery: Delivered) -> Resolved:
         """Who `delivery` says it is. Never raises: what can't be told is in `why`, without its values."""
-        plain = self._plain(delivery)
-        if plain is not None:
-            return plain
+        said = self.said(delivery)
+        if said is not None and are_short(*said):
+            id_, source, kind = said
+            return Resolved(
+                id=id_, source=source, type=kind, payload=delivery.body, content_type="application/json"
+            )
         envelope = Envelope(delivery)
         source, id_, why = "", None, ""
         try:
@@ -227,9 +230,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             content_type=envelope.content_type, why=why,
         )  # fmt: skip
 
-    def _plain(self, delivery: Delivered) -> Resolved | None:
-        """The commonest cases at a fraction of the cost: JSON whose id and type the broker carries, or the headers of
-        an event. None for any doubt, which the long way settles."""
+    def said(self, delivery: Delivered) -> tuple[Any, str, Any] | None:
+        """Id, source and type in the commonest cases, at a fraction of the cost: JSON whose id and type the broker
+        carries, or the headers of an event. Unchecked. None for any doubt, which `resolve` settles."""
         source = self.source
         properties = delivery.properties
         if source is carried_source:
@@ -246,13 +249,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
                 id_, source, kind = said["id"], said["source"], said.get("type") or kind
                 if not source:
                     return None
-            if not kind:
-                return None  # a header may be it
-        if declared not in _JSON or not are_short(id_, source, kind):
-            return None
-        return Resolved(
-            id=id_, source=source, type=kind, payload=delivery.body, content_type="application/json"
-        )
+        if not kind or declared not in _JSON:
+            return None  # a header may be it, or the body
+        return id_, source, kind
 
     def _type(self, envelope: Envelope) -> str:
         if isinstance(self.type, str):

@@ -11,6 +11,9 @@ from oncebox.message import Message
 _UUID7 = re.compile(
     r"([0-9a-f]{8})-?([0-9a-f]{4})-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}", re.IGNORECASE
 )
+_UUID_LENGTHS, _ULID_LENGTH = (36, 32), 26
+TIMED_LENGTHS = (*_UUID_LENGTHS, _ULID_LENGTH)
+"""No other id carries its time."""
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE)
 _CROCKFORD = {char: value for value, char in enumerate("0123456789ABCDEFGHJKMNPQRSTVWXYZ")}
 _EVENT_TIMES = ("ce-time", "ce_time", "cloudevents:time", "cloudevents_time")
@@ -22,10 +25,10 @@ _LAST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 def id_made_at(message_id: str) -> float | None:
     """Seconds since 1970 that a UUIDv7 or a ULID carries; None for every other id."""
     size = len(message_id)
-    if size in (36, 32) and (found := _UUID7.fullmatch(message_id)):
+    if size in _UUID_LENGTHS and (found := _UUID7.fullmatch(message_id)):
         return plausible(int(found[1] + found[2], 16) / 1000)
     # Of digits alone, and as long as a ULID: somebody's number.
-    if size == 26 and not message_id.isdigit() and _ULID.fullmatch(message_id):
+    if size == _ULID_LENGTH and not message_id.isdigit() and _ULID.fullmatch(message_id):
         milliseconds = 0
         for char in message_id[:10].upper():
             milliseconds = milliseconds * 32 + _CROCKFORD[char]

@@ -13,8 +13,10 @@ from typing import Any
 class Limit:
     """Cancels the task that started it when its time is over; `is_over` tells that from anybody else's cancel."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, task: asyncio.Task[Any] | None = None) -> None:
         self.seconds = seconds
+        self._only = task
+        """The one task that will ever start it, where that is known: to ask takes as long as the rest."""
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -23,7 +25,7 @@ class Limit:
 
     def start(self) -> None:
         """Begin: the current task has `seconds` from now, until `end`."""
-        task = asyncio.current_task()
+        task = self._only or asyncio.current_task()
         assert task is not None
         loop = task.get_loop()
         self._task, self._cancelling, self._struck = task, task.cancelling(), False

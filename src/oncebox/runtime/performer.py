@@ -53,12 +53,13 @@ class Performer:
         load: Callable[[str], bytes] | None = None,
         watchdog: Watchdog | None = None,
         meter: Meter | None = None,
+        task: asyncio.Task[Any] | None = None,
     ) -> None:
         self.work = work
         self.session = session
         self.load = load
         self.timeout_seconds = work.policy.timeout_seconds
-        self._limit = Limit(self.timeout_seconds)
+        self._limit = Limit(self.timeout_seconds, task)
         self.watchdog = watchdog
         self.meter = meter
         self.hands: dict[type[Step], Callable[[Any], Any]] = {
@@ -77,8 +78,16 @@ class Performer:
             traced = self._traced_async if is_async else self._traced
             self.hands[steps.Handle] = partial(traced, tracing, self.hands[steps.Handle])
 
+        hands = self.hands
+
+        def perform(step: Step) -> Any:
+            return hands[type(step)](step)
+
+        self.perform = perform
+        """What a runner calls: a plain function, because it is called at every step."""
+
     def __call__(self, step: Step) -> Any:
-        return self.hands[type(step)](step)
+        return self.perform(step)
 
     def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Any]:
         """Payload(s), message(s) and Tx as the handler's plan wants them."""

@@ -18,7 +18,7 @@ from oncebox.core.leased import work_long
 from oncebox.core.ordered import deliver_in_order
 from oncebox.core.place import follows
 from oncebox.core.run import run, run_async
-from oncebox.core.steps import Op, Rollback
+from oncebox.core.steps import Next, Op, Rollback, Settle
 from oncebox.core.stored import work_batch
 from oncebox.core.watermarked import deliver_in_partition
 from oncebox.core.window import is_old
@@ -163,31 +163,34 @@ class Crew:
         """A worker's hands on a fresh connection."""
         settle = self.settle
 
-        def settle_one(item: Item) -> None:
+        items, single = mailbox.items, work.policy.batch == 1
+
+        def settle_one(step: Settle) -> None:
+            item = step.item
             if item.delivery is not None:
                 mailbox.active.remove(item)
             settle(item)
 
-        def next_one() -> Item | None:
+        def next_one(step: Next) -> Item | None:
             # A group or a chain takes only what its kind of transaction can carry.
-            if not mailbox.items or work.policy.batch > 1:
+            if not single or not items:
                 return None
-            if mailbox.items[0].lane is not None or mailbox.items[0].place is not None:
-                return None
-            return mailbox.take()
+            first = items[0]
+            return mailbox.take() if first.lane is None and first.place is None else None
 
         performer = Performer(
             work,
             session,
             self.side,
             is_async=is_async,
-            next_item=next_one,
-            settle=settle_one,
             keep=self.keep,
             load=self.load,
             watchdog=self.watchdog,
             meter=self.meter,
+            task=asyncio.current_task() if is_async else None,
         )
+        performer.hands[Next] = next_one
+        performer.hands[Settle] = settle_one
         self.turns.in_turn(work, performer.hands, is_async)
         return performer
 
@@ -232,7 +235,7 @@ class ThreadWorker(threading.Thread):
                         lost = 0
                 turn += 1
                 try:
-                    busy = run(next_turn(self.work, self.mailbox, turn), performer)
+                    busy = run(next_turn(self.work, self.mailbox, turn), performer.perform)
                 finally:
                     self.crew.turns.leave(self.work)
             except Exception as error:
@@ -286,7 +289,7 @@ class TaskWorker:
                             lost = 0
                     turn += 1
                     try:
-                        busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
+                        busy = await run_async(next_turn(self.work, self.mailbox, turn), performer.perform)
                     finally:
                         self.crew.turns.leave(self.work)
                 except asyncio.CancelledError:
