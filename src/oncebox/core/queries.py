@@ -248,7 +248,6 @@ class Queries:
     replay_known: Query
     replay_changes: Query
     replay_counts: Query
-    finished: Query | None = None
     fence: Query | None = None
     sweep_purge: Query | None = None
     leaves: Query | None = None

@@ -22,6 +22,7 @@ _KEEPALIVE: dict[str, Any] = {
 }
 
 
+_MARK = postgresql.MARK.encode()
 _OK = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 
 
@@ -30,6 +31,13 @@ def translated(error: psycopg.Error, *, committing: bool = False) -> errors.Once
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
     return postgresql.translate(error.sqlstate, committing=committing)
+
+
+def _is_marked(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    try:
+        return raw.pgconn.parameter_status(_MARK) == b"on"
+    except psycopg.Error:  # it is closed
+        return False
 
 
 def _values(call: Call) -> list[Any]:
@@ -77,12 +85,11 @@ class PsycopgSession(PostgresSession):
 
     def _prepare(self) -> None:
         claims = postgresql.Claims(self.queries)
-        ask = f"{claims.prepare()}; {postgresql.has_check(self.queries)}"
-        result = self.raw.pgconn.exec_(ask.encode())
-        if result.status == ExecStatus.TUPLES_OK:
+        if self.raw.pgconn.exec_(claims.prepare().encode()).status == ExecStatus.COMMAND_OK:
             self.claims = claims
-            if result.get_value(0, 0) == b"t":
-                self.check = postgresql.check(self.queries)
+
+    def is_marked(self) -> bool:
+        return not self.pooled and _is_marked(self.raw)
 
     def _script(self, text: str, *, committing: bool = False) -> int:
         # Straight to libpq, which releases the GIL while it waits: half the cost of a cursor. And
@@ -207,6 +214,9 @@ class AsyncPsycopgSession(PostgresSession):
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
+
+    def is_marked(self) -> bool:
+        return not self.pooled and _is_marked(self.raw)
 
     def failed(self) -> bool:
         return self.raw.info.transaction_status == TransactionStatus.INERROR

@@ -86,8 +86,6 @@ class PostgresSession:
 
     claims: postgresql.Claims | None = None
     """The claims that this session has prepared."""
-    check = postgresql.CHECK
-    """How a transaction is closed."""
     settings: Settings
 
     @property
@@ -135,7 +133,13 @@ class PostgresSession:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
         # Whoever shares a session through a pooler may have given it a role of theirs.
         first = "" if self.pooled else postgresql.OWN_ROLE
-        return self._script(postgresql.commit(step, self.claims, self.check, first), committing=True)
+        check = postgresql.FINISH if self.is_marked() else postgresql.CHECK
+        return self._script(postgresql.commit(step, self.claims, check, first), committing=True)
+
+    def is_marked(self) -> bool:
+        """Whether the server has said, and not taken back, that the open transaction is one of ours. False for any
+        doubt: it is asked then."""
+        return False
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with; `kind` is what it annotated."""

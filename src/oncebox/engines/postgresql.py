@@ -25,12 +25,18 @@ BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
 CLAIMS_MAX = 32
 """Kinds of messages that a session has a claim of their own for."""
+MARK = "default_transaction_read_only"
+"""Set locally in every transaction that the runtime opens. It means nothing there, since it is read when a transaction
+begins. But the server reports it to the client whenever it has changed, so that the client knows, without asking,
+whether a transaction is still the one that was opened: any commit or rollback sets it back."""
+SET_MARK = f"SET LOCAL {MARK} = on"
+FINISH = "SET LOCAL oncebox.finished = '{0}'"
+"""Lets the deferred trigger pass, where the client has seen the mark."""
 CHECK = (
     "SELECT set_config('oncebox.finished', '{0}', true), "
     "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{0}')::int"
 )
-"""The closing check of who can't know whether the database has the procedure for it: migrations, and sessions that
-prepare nothing."""
+"""The same where a pooler may keep the server's reports to itself: the server is asked, which costs more."""
 
 OWN_ROLE = "SET LOCAL role TO DEFAULT; "
 """What is written and called at the end needs rights of ours, and a handler may have taken another role for its own
@@ -142,24 +148,11 @@ def script(calls: tuple[Call, ...]) -> str:
     return "; ".join(map(text, calls))
 
 
-def has_check(queries: Queries) -> str:
-    """Asks whether the database has the procedure that closes a transaction, and lets this role call it."""
-    assert queries.finished is not None
-    name = queries.finished.text.split()[1].partition("(")[0]
-    return f"SELECT coalesce(has_function_privilege(to_regprocedure('{name}(text)'), 'EXECUTE'), false)"
-
-
-def check(queries: Queries) -> str:
-    """The closing check, where the database has it."""
-    assert queries.finished is not None
-    return queries.finished.text.replace(":token", "'{0}'")
-
-
 def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
     text = how
     if not step.carried:
-        text += f"; SET LOCAL oncebox.claim = '{step.token}'"
+        text += f"; SET LOCAL oncebox.claim = '{step.token}'; {SET_MARK}"
     if step.lazy:
         text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:
@@ -175,12 +168,11 @@ def learn(step: Begin, claims: Claims | None) -> str:
 
 
 def commit(step: Commit, claims: Claims | None = None, check: str = CHECK, first: str = OWN_ROLE) -> str:
-    """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
-    both before COMMIT, whose tag alone proves nothing."""
+    """The closing message. An aborted transaction fails at the check, and so does one that is not the one that was
+    opened, unless the client knows that it is (`FINISH`); both before COMMIT, whose tag alone proves nothing."""
     text = f"{check.replace('{0}', step.token)}; COMMIT"
     if step.calls:
-        text = f"{script(step.calls)}; {text}"
-    text = f"{first}{text}"
+        text = f"{first}{script(step.calls)}; {text}"
     return text if step.then is None else f"{text} {begin(step.then, claims, CHAIN)}"
 
 
