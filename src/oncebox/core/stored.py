@@ -49,20 +49,27 @@ def to_item(work: Work, row: Sequence[Any]) -> Item:
         seq, source, message_id, kind, fingerprint, key, payload, headers, content_type, provenance,
         attempts, deaths, token, lane, version,
     ) = row  # fmt: skip
+    if type(payload) is not bytes:  # a driver may give views of its own memory
+        payload, fingerprint, headers = bytes(payload), bytes(fingerprint), bytes(headers)
     message = Message(
-        id=str(message_id),
-        type=str(kind),
-        source=str(source),
-        payload=bytes(payload),
-        headers=unpack_headers(bytes(headers)),
+        id=message_id,
+        type=kind,
+        source=source,
+        payload=payload,
+        headers=unpack_headers(headers),
         key=key,
-        content_type=str(content_type),
-        provenance=unpack_provenance(str(provenance)),
+        content_type=content_type,
+        provenance=unpack_provenance(provenance),
         attempt=1 + attempts + deaths,
     )
-    item = Item(message, bytes(fingerprint), work.handler(message.type))
-    item.seq, item.attempts, item.deaths, item.token = seq, attempts, deaths, token
-    item.lane, item.version = lane, version
+    item = Item(message, fingerprint, work.handler(kind))
+    item.seq = seq
+    if attempts or deaths:
+        item.attempts, item.deaths = attempts, deaths
+    if token is not None:
+        item.token = token
+    if lane is not None:
+        item.lane, item.version = lane, version
     return item
 
 

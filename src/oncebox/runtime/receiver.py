@@ -6,7 +6,8 @@ import asyncio
 
 from oncebox.core.receiving import receive
 from oncebox.core.run import run_async
-from oncebox.core.work import Item, Work
+from oncebox.core.steps import Settle
+from oncebox.core.work import Work
 from oncebox.drivers.database import Database
 from oncebox.drivers.session import Session
 from oncebox.runtime.feed import Feed
@@ -53,11 +54,12 @@ class Receiver:
                 try:
                     if session is None or performer is None:
                         session = await self.database.connect_async(connection_settings(self.member.policy))
-                        performer = Performer(work, session, self.side, is_async=True, settle=self._settle)
+                        performer = Performer(work, session, self.side, is_async=True)
+                        performer.hands[Settle] = self._settle
                         self.feed.lost(0, False)
                         lost = 0
                     while items := self.mailbox.take_many(1000):
-                        left = await run_async(receive(work, items), performer)
+                        left = await run_async(receive(work, items), performer.perform)
                         for item in left:
                             self.mailbox.settled(item)
                             self.mailbox.items.append(item)
@@ -79,6 +81,6 @@ class Receiver:
             if session is not None:
                 await finished(session.close())
 
-    def _settle(self, item: Item) -> None:
-        self.mailbox.settled(item)
-        self.feed.settle(item)
+    def _settle(self, step: Settle) -> None:
+        self.mailbox.active.remove(step.item)
+        self.feed.settle(step.item)

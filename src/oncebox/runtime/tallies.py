@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from oncebox.core.outcomes import Outcome, Status
@@ -19,20 +18,18 @@ class Tallies:
     def __init__(self, meter: Meter | None = None) -> None:
         self.meter = meter
         """Where metrics are on: counts everything too, since the process started."""
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._lock = threading.Lock()
-        """Worker threads count, and so does the event loop."""
+        self._told: deque[tuple[str, str, str, int]] = deque()
+        """Worker threads count, and so does the event loop: each only adds to this, which needs no lock."""
         self._drained = time.monotonic()
 
     def is_due(self) -> bool:
         """Whether a second has passed since they were last written."""
-        return bool(self._counts) and time.monotonic() - self._drained >= 1.0
+        return bool(self._told) and time.monotonic() - self._drained >= 1.0
 
     def add(self, consumer: str, message: Message, outcome: Outcome) -> None:
         """Count one outcome."""
         kind = message.type
-        with self._lock:
-            self._counts[consumer, kind, outcome.status] += 1
+        self._told.append((consumer, kind, outcome.status, 1))
         if self.meter is None:
             return
         self.meter.count(consumer, kind, outcome.status)
@@ -48,15 +45,18 @@ class Tallies:
             for message in messages:
                 self.add(consumer, message, outcome)
             return
-        counts = Counter([message.type for message in messages])
-        with self._lock:
-            for kind, n in counts.items():
-                self._counts[consumer, kind, outcome.status] += n
+        for kind, n in Counter([message.type for message in messages]).items():
+            self._told.append((consumer, kind, outcome.status, n))
 
     def drain(self) -> list[dict[str, object]]:
         """What was counted since last time, sorted so that two processes lock rows in one order."""
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for _ in range(len(self._told)):
+            try:
+                consumer, kind, status, n = self._told.popleft()
+            except IndexError:  # somebody else drains it, too
+                break
+            counts[consumer, kind, status] += n
         self._drained = time.monotonic()
         return [
             {"consumer": consumer, "type": kind, "outcome": str(outcome), "n": n}
