@@ -18,7 +18,7 @@ ROWS = 20_000
 LARGE = tuple(f"SCAN oncebox_{table}" for table in ("ledger", "queue", "dead", "attempt", "result"))
 PICK = {**TYPES, "worker": "w", "slot": 1}
 HOT_HERE: dict[str, dict[str, Any]] = {
-    **HOT,
+    **{name: params for name, params in HOT.items() if getattr(load("sqlite"), name) is not None},
     "pick": {**PICK, "limit": 100},
     "pick_suspect": PICK,
     "taken": {"seqs": SEQS},

@@ -249,6 +249,7 @@ class Queries:
     replay_changes: Query
     replay_counts: Query
     fence: Query | None = None
+    guard_open: Query | None = None
     sweep_purge: Query | None = None
     leaves: Query | None = None
     partition_lock_all: Query | None = None

@@ -31,10 +31,11 @@ class Psycopg(Adapter):
     def join(self, schema: str) -> Queries:
         if self.raw.autocommit and not self.view().open:
             raise autocommit("use conn.transaction(), or connect without autocommit=True")
-        return load("postgresql", schema)
+        self.queries = load("postgresql", schema)
+        return self.queries
 
     def view(self) -> View:
-        return views.libpq(self.raw)
+        return views.psycopg(self.raw)
 
     def fetch(self, call: Call) -> Any:
         return self._open_with(call) if self._may_open_with(call) else super().fetch(call)
@@ -56,8 +57,17 @@ class Psycopg(Adapter):
         # psycopg would send BEGIN by itself first, and wait for it: that round trip costs more than planning the
         # claim anew, which is what literals in its text mean.
         with refusing, self.raw.lock:
-            self.raw.pgconn.send_query(_opening(call))
+            self.raw.pgconn.send_query(self._opening(call))
             return _rows(self.raw.wait(generators.execute(self.raw.pgconn)))
+
+    def _opening(self, call: Call) -> bytes:
+        query = self.queries.guard_open
+        assert query is not None
+        mark = f"{call.params['token']}.{call.params['serial']}"
+        shown = (self.raw.pgconn.parameter_status(b"application_name") or b"").decode()
+        # As in guard_claim: what is reported must fit into the 63 bytes of a name.
+        named = {"name": f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}", "mark": mark}
+        return f"BEGIN; {postgresql.text(Call(query, call.params | named))}".encode()
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
@@ -78,7 +88,7 @@ class AsyncPsycopg(Psycopg):
     async def _open_with(self, call: Call) -> Any:
         with refusing:
             async with self.raw.lock:
-                self.raw.pgconn.send_query(_opening(call))
+                self.raw.pgconn.send_query(self._opening(call))
                 return _rows(await self.raw.wait(generators.execute(self.raw.pgconn)))
 
     async def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
@@ -90,10 +100,6 @@ class AsyncPsycopg(Psycopg):
                     if fetch:
                         rows += await cursor.fetchall()
         return rows
-
-
-def _opening(call: Call) -> bytes:
-    return f"BEGIN; {postgresql.text(call)}".encode()
 
 
 def _rows(results: Sequence[PGresult]) -> list[tuple[bytes | None]]:

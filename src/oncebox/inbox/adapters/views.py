@@ -26,6 +26,15 @@ def libpq(raw: Any) -> View:
     )
 
 
+def psycopg(raw: Any) -> View:
+    """The same for psycopg alone, which lets one ask libpq itself."""
+    pgconn = raw.pgconn
+    status = pgconn.transaction_status
+    if status != _INTRANS or raw.closed:
+        return libpq(raw)
+    return View(open=True, mark=(pgconn.parameter_status(b"application_name") or b"").decode())
+
+
 def asyncpg(raw: Any) -> View:
     """asyncpg. It does not say whether a transaction has failed, but failing takes the mark away."""
     if raw.is_closed() or not raw.is_in_transaction():
