@@ -84,6 +84,8 @@ class PostgresSession:
     pooled = False
     """Behind a transaction pooler: nothing may be set on the session, it is shared."""
 
+    trusts_mark = True
+    """Whether a transaction's mark is set by nobody else."""
     claims: postgresql.Claims | None = None
     """The claims that this session has prepared."""
     settings: Settings
@@ -101,6 +103,10 @@ class PostgresSession:
         raise NotImplementedError
 
     def begin(self, step: Begin) -> Any:
+        if self.is_marked():
+            self.trusts_mark = (
+                False  # no transaction is open: the mark is the session's own now, and tells nothing
+            )
         step = self._bounded(step)
         learning = postgresql.learn(step, self.claims)
         return self._script(learning + postgresql.begin(step, self.claims, self._begin))
@@ -133,12 +139,12 @@ class PostgresSession:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
         # Whoever shares a session through a pooler may have given it a role of theirs.
         first = "" if self.pooled else postgresql.OWN_ROLE
-        check = postgresql.FINISH if self.is_marked() else postgresql.CHECK
+        check = postgresql.FINISH if self.trusts_mark and self.is_marked() else postgresql.CHECK
         return self._script(postgresql.commit(step, self.claims, check, first), committing=True)
 
     def is_marked(self) -> bool:
-        """Whether the server has said, and not taken back, that the open transaction is one of ours. False for any
-        doubt: it is asked then."""
+        """Whether the server has reported the mark that our transactions carry, and has not taken it back. False for
+        any doubt: the server is asked then."""
         return False
 
     def handle(self, kind: str | None = None) -> Any:
