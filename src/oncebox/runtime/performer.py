@@ -78,16 +78,8 @@ class Performer:
             traced = self._traced_async if is_async else self._traced
             self.hands[steps.Handle] = partial(traced, tracing, self.hands[steps.Handle])
 
-        hands = self.hands
-
-        def perform(step: Step) -> Any:
-            return hands[type(step)](step)
-
-        self.perform = perform
-        """What a runner calls: a plain function, because it is called at every step."""
-
     def __call__(self, step: Step) -> Any:
-        return self.perform(step)
+        return self.hands[type(step)](step)
 
     def _arguments(self, items: tuple[Item, ...]) -> tuple[Any, Any, Any]:
         """Payload(s), message(s) and Tx as the handler's plan wants them."""

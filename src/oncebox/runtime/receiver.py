@@ -59,7 +59,7 @@ class Receiver:
                         self.feed.lost(0, False)
                         lost = 0
                     while items := self.mailbox.take_many(1000):
-                        left = await run_async(receive(work, items), performer.perform)
+                        left = await run_async(receive(work, items), performer)
                         for item in left:
                             self.mailbox.settled(item)
                             self.mailbox.items.append(item)

@@ -235,7 +235,7 @@ class ThreadWorker(threading.Thread):
                         lost = 0
                 turn += 1
                 try:
-                    busy = run(next_turn(self.work, self.mailbox, turn), performer.perform)
+                    busy = run(next_turn(self.work, self.mailbox, turn), performer)
                 finally:
                     self.crew.turns.leave(self.work)
             except Exception as error:
@@ -289,7 +289,7 @@ class TaskWorker:
                             lost = 0
                     turn += 1
                     try:
-                        busy = await run_async(next_turn(self.work, self.mailbox, turn), performer.perform)
+                        busy = await run_async(next_turn(self.work, self.mailbox, turn), performer)
                     finally:
                         self.crew.turns.leave(self.work)
                 except asyncio.CancelledError:
