@@ -139,11 +139,11 @@ def parameters(call: Call) -> dict[str, Any]:
 
 def text(call: Call) -> str:
     """The call as SQL with literals."""
-    pieces = call.query.pieces
-    if len(pieces) == 1:
-        return pieces[0]
+    query = call.query
+    if not query.order:
+        return query.text
     params = parameters(call)
-    return "".join([literal(params[piece]) if n & 1 else piece for n, piece in enumerate(pieces)])
+    return query.positional % tuple([literal(params[name]) for name in query.order])
 
 
 def script(calls: tuple[Call, ...]) -> str:

@@ -31,7 +31,16 @@ def claim(schema: str, entry: Entry, *, observe: bool = False) -> Op[Answer]:
     """
     queries: Queries = yield Join(schema)
     serial = next(_serials)
-    params = _params(entry.key) | _contents(entry) | _mark(serial)
+    key = entry.key
+    params = {
+        "consumer": key.consumer,
+        "source": key.source,
+        "message_id": key.id,
+        "type": entry.type,
+        "fingerprint": entry.fingerprint(),
+        "token": f"{getrandbits(32):08x}",
+        "serial": str(serial),
+    }
     claimed = yield Fetch(Call(queries.guard_claim, params))
     if claimed:
         # A database that has no mark of its own gets a savepoint instead.

@@ -61,13 +61,13 @@ class Psycopg(Adapter):
             return _rows(self.raw.wait(generators.execute(self.raw.pgconn)))
 
     def _opening(self, call: Call) -> bytes:
-        query = self.queries.guard_open
+        query, params = self.queries.guard_open, call.params
         assert query is not None
-        mark = f"{call.params['token']}.{call.params['serial']}"
         shown = (self.raw.pgconn.parameter_status(b"application_name") or b"").decode()
+        mark = params["mark"] = f"{params['token']}.{params['serial']}"
         # As in guard_claim: what is reported must fit into the 63 bytes of a name.
-        named = {"name": f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}", "mark": mark}
-        return f"BEGIN; {postgresql.text(Call(query, call.params | named))}".encode()
+        params["name"] = f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}"
+        return f"BEGIN; {postgresql.text(Call(query, params))}".encode()
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
