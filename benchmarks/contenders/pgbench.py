@@ -44,7 +44,7 @@ def same_sql(links: int) -> str:
     next claim travels with the commit, as in oncebox while there is a next message. pgbench wants its script to end
     outside of a transaction, so the last of `links` goes without."""
     queries = load_queries("postgresql", "oncebox")
-    check = postgresql.FINISH
+    check = postgresql.check(queries)
 
     def opening(number: str) -> Begin:
         claim: dict[str, Any] = {
@@ -94,7 +94,7 @@ def same_sql_batch(size: int) -> str:
         _one_message(postgresql.text(claim)),
         "SAVEPOINT oncebox;",
         *[f"{DRAW}EXECUTE effect(:account);"] * size,
-        _one_message(postgresql.commit(Commit(token, ()), check=postgresql.FINISH)),
+        _one_message(postgresql.commit(Commit(token, ()), check=postgresql.check(queries))),
     ]
     return "\n".join(parts) + "\n"
 

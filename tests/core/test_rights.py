@@ -53,7 +53,9 @@ async def test_a_handler_may_take_another_role(
     assert shop.effects() == {f"m-{n}": 1 for n in range(3)}
 
 
-async def test_a_role_needs_no_more_than_tables_and_sequences(shop: Shop, role: str, shop_url: str) -> None:
+async def test_a_role_that_may_not_call_the_closing_procedure_closes_without_it(
+    shop: Shop, role: str, shop_url: str
+) -> None:
     tables = f"GRANT ALL ON ALL TABLES IN SCHEMA oncebox TO {role}"
     run(
         shop_url,

@@ -104,6 +104,7 @@ ELSEWHERE = {
     "take_unknown",  # walks one consumer's backlog, in bounded steps; has a test of its own
     "heartbeat", "is_alive", "mark", "mark_inline", "withdraw", "lapsed", "reap", "reap_hands", "orphans", "retire",
     "retire_hands", "fence",  # tables of a row per worker
+    "finished",  # touches no table
     "tally",  # a row per minute and type
     "status_queue", "status_dead", "status_tally", "status_workers",  # asked by people; capped
     "show_scopes", "show_ledger", "show_dead", "show_attempts",

@@ -133,7 +133,12 @@ def test_the_prepared_claim_says_what_literals_one_by_one_say(text: str) -> None
     for state, lazy in ((0, False), (1, True), (2, False)):
         params = claim_of(text, state=state, lazy=lazy)
         values = ",".join(postgresql.literal(params[name]) for name in claim.names)
-        assert claims.text(params) == f"EXECUTE oncebox_claim({values})"
+        assert claims.text(params) == f"EXECUTE {named(claims.prepare())}({values})"
+
+
+def named(preparing: str) -> str:
+    """What `PREPARE name AS …` names."""
+    return preparing.split()[1]
 
 
 def claim_of(text: str, **words: Any) -> dict[str, Any]:
@@ -160,7 +165,7 @@ def test_the_claim_of_a_kind_writes_the_row_that_the_long_way_writes(
             learning = postgresql.learn(step, claims)
             assert bool(learning) == (claims is not None)
             opening = postgresql.begin(step, claims)
-            assert ("EXECUTE oncebox_claim_1(" in opening) == (claims is not None)
+            assert (claims is not None) == (bool(learning) and f"EXECUTE {named(learning)}(" in opening)
             assert postgresql.learn(step, claims) == ""
             connection.pgconn.exec_((learning + opening).encode())
             looked = connection.execute(
@@ -179,8 +184,23 @@ def test_a_session_has_claims_of_their_own_for_so_many_kinds_and_no_more() -> No
     learnt = [claims.learn(claim_of("x", source=f"tenant-{n}")) for n in range(postgresql.CLAIMS_MAX + 5)]
     assert all(learnt[: postgresql.CLAIMS_MAX])
     assert not any(learnt[postgresql.CLAIMS_MAX :])
-    assert claims.text(claim_of("x", source="tenant-3")).startswith("EXECUTE oncebox_claim_4(")
-    assert claims.text(claim_of("x", source="tenant-35")).startswith("EXECUTE oncebox_claim('x'")
+    own = claims.text(claim_of("x", source="tenant-3"))
+    assert own.startswith(f"EXECUTE {named(learnt[3])}('id x',")
+    shared = claims.text(claim_of("x", source="tenant-35"))
+    assert shared.startswith(f"EXECUTE {named(claims.prepare())}('x','tenant-35',")
+
+
+def test_a_kind_that_may_not_have_been_prepared_is_learnt_again_under_another_name() -> None:
+    claims = postgresql.Claims(load("postgresql", "oncebox"))
+    one, other = claim_of("x"), claim_of("y")
+    kept = claims.learn(one)
+    lost = claims.learn(other)
+    claims.doubt()
+    assert named(claims.prepare()) in claims.text(other)
+    assert named(kept) in claims.text(one)
+    again = claims.learn(other)
+    assert named(again) in claims.text(other)
+    assert len({named(kept), named(lost), named(again), named(claims.prepare())}) == 4
 
 
 def test_a_nul_in_a_claim_is_refused_before_it_is_sent() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from oncebox.brokers.contract import Delivery
 from oncebox.brokers.stored import COUNTERS, InFlight, QueueOptions, QueueStats, Stored
+
+_SLACK = 1024
+"""Stale deadlines that may pile up before they are swept, beyond twice what is in flight."""
 
 
 class Queue:
@@ -34,8 +36,7 @@ class Queue:
         """What came back, by its place."""
         self._delayed: list[tuple[float, int, Stored]] = []
         self._in_flight: dict[int, InFlight] = {}
-        self._looks_at = math.inf
-        """No deadline is before this; there may be none at it either, since those who answer leave it alone."""
+        self._deadlines: list[tuple[float, int]] = []
         self._keys: dict[str, int] = {}
         self._behind: dict[str, list[tuple[int, Stored]]] = {}
         self._behind_count = 0
@@ -139,6 +140,7 @@ class Queue:
                 self.counts["late"] += 1
                 continue
             flight.deadline = max(flight.deadline, now + seconds)
+            heapq.heappush(self._deadlines, (flight.deadline, tag))
 
     def give_back(self, holder: int, now: float, *, counted: bool) -> None:
         """Bring back all that `holder` has: uncounted when it closes, counted when it was lost."""
@@ -158,31 +160,25 @@ class Queue:
                 stored.holds_key = False
                 self._free_key(stored)
             heapq.heappush(self._back, (position, stored))
-        if now >= self._looks_at:
-            self._time_out(now)
-
-    def _time_out(self, now: float) -> None:
-        late = sorted(
-            (flight.deadline, tag) for tag, flight in self._in_flight.items() if flight.deadline <= now
-        )
-        for _, tag in late:
+        while (deadline := self._next_deadline()) is not None and deadline <= now:
+            _, tag = heapq.heappop(self._deadlines)
             flight = self._in_flight.pop(tag)
             self._landed((flight.stored,), flight.holder)
             self.counts["timed_out"] += 1
             self._come_back(flight.stored, now)
-        self._looks_at = min((flight.deadline for flight in self._in_flight.values()), default=math.inf)
 
     def next_due(self) -> float | None:
-        """When `settle` is next to be called, which may have nothing to bring back then; None: not by itself."""
-        due = min(self._delayed[0][0], self._looks_at) if self._delayed else self._looks_at
-        return None if due == math.inf else due
+        """When `settle` will next have something to bring back; None: not by itself."""
+        moments = [self._delayed[0][0]] if self._delayed else []
+        if (deadline := self._next_deadline()) is not None:
+            moments.append(deadline)
+        return min(moments, default=None)
 
     def _hand_out(self, stored: Stored, now: float, holder: int) -> Delivery:
         tag = next(self._tags)
         deadline = now + self.options.visibility_seconds
         self._in_flight[tag] = InFlight(stored, holder, deadline)
-        if deadline < self._looks_at:
-            self._looks_at = deadline
+        heapq.heappush(self._deadlines, (deadline, tag))
         stored.deliveries += 1
         if stored.redelivered:
             self.counts["redelivered"] += 1
@@ -210,8 +206,10 @@ class Queue:
                 continue
             answered.append(self._in_flight.pop(tag).stored)
         self._landed(answered, holder)
-        if not self._in_flight:
-            self._looks_at = math.inf
+        # Answers leave their deadlines behind; unswept they would outnumber the messages.
+        if len(self._deadlines) > 2 * len(self._in_flight) + _SLACK:
+            self._deadlines = [(flight.deadline, tag) for tag, flight in self._in_flight.items()]
+            heapq.heapify(self._deadlines)
         return answered
 
     def _landed(self, those: Sequence[Stored], holder: int) -> None:
@@ -259,3 +257,13 @@ class Queue:
     def _has_lapsed(self, stored: Stored, now: float) -> bool:
         retention = self.options.retention_seconds
         return retention is not None and now - stored.since > retention
+
+    def _next_deadline(self) -> float | None:
+        """The earliest deadline that still stands; answered and extended ones are thrown away."""
+        while self._deadlines:
+            deadline, tag = self._deadlines[0]
+            flight = self._in_flight.get(tag)
+            if flight is not None and flight.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None

@@ -38,7 +38,6 @@ class AsyncpgSession(PostgresSession):
 
     def __init__(self, raw: Any, queries: Queries, settings: Settings, pooled: bool) -> None:
         self.raw, self.queries, self.settings, self.pooled = raw, queries, settings, pooled
-        self._reported = raw.get_settings()
 
     @classmethod
     async def open(cls, url: str, queries: Queries, settings: Settings, pooled: bool) -> AsyncpgSession:
@@ -62,6 +61,8 @@ class AsyncpgSession(PostgresSession):
             claims = postgresql.Claims(self.queries)
             await self.raw.execute(claims.prepare())
             self.claims = claims
+            if await self.raw.fetchval(postgresql.has_check(self.queries)):
+                self.check = postgresql.check(self.queries)
         except asyncpg.PostgresError:
             self.claims = None  # no tables yet: the first statement says so
 
@@ -85,6 +86,7 @@ class AsyncpgSession(PostgresSession):
         try:
             return _rowcount(await self.raw.execute(text))
         except (asyncpg.PostgresError, *_LOST) as error:
+            self._failed(getattr(error, "sqlstate", None))
             # Whoever deallocated ours deallocated asyncpg's own as well.
             self.broken = self.raw.is_closed() or isinstance(error, asyncpg.InvalidSQLStatementNameError)
             raise translated(error, committing=committing) from error
@@ -102,9 +104,6 @@ class AsyncpgSession(PostgresSession):
         except (asyncpg.PostgresError, *_LOST) as error:
             self.broken = self.raw.is_closed()
             raise translated(error) from error
-
-    def is_marked(self) -> bool:
-        return not self.pooled and getattr(self._reported, postgresql.MARK, "") == "on"
 
     def in_transaction(self) -> bool:
         return bool(self.raw.is_in_transaction())

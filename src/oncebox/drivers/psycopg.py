@@ -22,7 +22,6 @@ _KEEPALIVE: dict[str, Any] = {
 }
 
 
-_MARK = postgresql.MARK.encode()
 _OK = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 
 
@@ -31,13 +30,6 @@ def translated(error: psycopg.Error, *, committing: bool = False) -> errors.Once
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
     return postgresql.translate(error.sqlstate, committing=committing)
-
-
-def _is_marked(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    try:
-        return raw.pgconn.parameter_status(_MARK) == b"on"
-    except psycopg.Error:  # it is closed
-        return False
 
 
 def _values(call: Call) -> list[Any]:
@@ -85,11 +77,12 @@ class PsycopgSession(PostgresSession):
 
     def _prepare(self) -> None:
         claims = postgresql.Claims(self.queries)
-        if self.raw.pgconn.exec_(claims.prepare().encode()).status == ExecStatus.COMMAND_OK:
+        ask = f"{claims.prepare()}; {postgresql.has_check(self.queries)}"
+        result = self.raw.pgconn.exec_(ask.encode())
+        if result.status == ExecStatus.TUPLES_OK:
             self.claims = claims
-
-    def is_marked(self) -> bool:
-        return not self.pooled and _is_marked(self.raw)
+            if result.get_value(0, 0) == b"t":
+                self.check = postgresql.check(self.queries)
 
     def _script(self, text: str, *, committing: bool = False) -> int:
         # Straight to libpq, which releases the GIL while it waits: half the cost of a cursor. And
@@ -106,9 +99,7 @@ class PsycopgSession(PostgresSession):
                 # Not the server's word but libpq's own: nobody is there any more.
                 self.broken = True
                 raise postgresql.translate(None, committing=committing) from refusal
-            if refusal.sqlstate == "26000":
-                # Somebody deallocated them: planned anew until the turn is over, then there is a new connection.
-                self.claims, self.broken = None, True
+            self._failed(refusal.sqlstate)
             raise translated(refusal, committing=committing) from refusal
         return result.command_tuples or 0
 
@@ -214,9 +205,6 @@ class AsyncPsycopgSession(PostgresSession):
         except psycopg.Error as error:
             self.broken = self.raw.closed
             raise translated(error) from error
-
-    def is_marked(self) -> bool:
-        return not self.pooled and _is_marked(self.raw)
 
     def failed(self) -> bool:
         return self.raw.info.transaction_status == TransactionStatus.INERROR

@@ -84,10 +84,10 @@ class PostgresSession:
     pooled = False
     """Behind a transaction pooler: nothing may be set on the session, it is shared."""
 
-    trusts_mark = True
-    """Whether a transaction's mark is set by nobody else."""
     claims: postgresql.Claims | None = None
     """The claims that this session has prepared."""
+    check = postgresql.CHECK
+    """How a transaction is closed."""
     settings: Settings
 
     @property
@@ -103,10 +103,6 @@ class PostgresSession:
         raise NotImplementedError
 
     def begin(self, step: Begin) -> Any:
-        if self.is_marked():
-            self.trusts_mark = (
-                False  # no transaction is open: the mark is the session's own now, and tells nothing
-            )
         step = self._bounded(step)
         learning = postgresql.learn(step, self.claims)
         return self._script(learning + postgresql.begin(step, self.claims, self._begin))
@@ -139,13 +135,14 @@ class PostgresSession:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
         # Whoever shares a session through a pooler may have given it a role of theirs.
         first = "" if self.pooled else postgresql.OWN_ROLE
-        check = postgresql.FINISH if self.trusts_mark and self.is_marked() else postgresql.CHECK
-        return self._script(postgresql.commit(step, self.claims, check, first), committing=True)
+        return self._script(postgresql.commit(step, self.claims, self.check, first), committing=True)
 
-    def is_marked(self) -> bool:
-        """Whether the server has reported the mark that our transactions carry, and has not taken it back. False for
-        any doubt: the server is asked then."""
-        return False
+    def _failed(self, sqlstate: str | None) -> None:
+        """A message came back with an error: what it was to prepare may not be there, or somebody deallocated it."""
+        if sqlstate == "26000":
+            self.claims = None
+        elif self.claims is not None:
+            self.claims.doubt()
 
     def handle(self, kind: str | None = None) -> Any:
         """What the handler works with; `kind` is what it annotated."""

@@ -6,6 +6,7 @@ are the cost: BEGIN with the claim, the end check with COMMIT, COMMIT with the n
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 from typing import Any
@@ -24,19 +25,13 @@ one refuses the next claim, which is then made again, in a transaction of its ow
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
 CLAIMS_MAX = 32
-"""Kinds of messages that a session has a claim of their own for."""
-MARK = "default_transaction_read_only"
-"""Set locally in every transaction that the runtime opens. It means nothing there, since it is read when a transaction
-begins. But the server reports it to the client whenever it has changed, so that the client knows, without asking,
-whether a transaction is still the one that was opened: any commit or rollback sets it back."""
-SET_MARK = f"SET LOCAL {MARK} = on"
-FINISH = "SET LOCAL oncebox.finished = '{0}'"
-"""Lets the deferred trigger pass, where the client has seen the mark."""
+"""Claims of their own that a session prepares for kinds of messages."""
 CHECK = (
     "SELECT set_config('oncebox.finished', '{0}', true), "
     "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{0}')::int"
 )
-"""The same where a pooler may keep the server's reports to itself: the server is asked, which costs more."""
+"""The closing check of who can't know whether the database has the procedure for it: migrations, and sessions that
+prepare nothing."""
 
 OWN_ROLE = "SET LOCAL role TO DEFAULT; "
 """What is written and called at the end needs rights of ours, and a handler may have taken another role for its own
@@ -72,6 +67,7 @@ _known = lru_cache(maxsize=1024)(literal)
 """For texts that come again and again: names of consumers, sources and types."""
 _CLAIM = ("consumer", "source", "message_id", "type", "fingerprint", "state", "token", "lazy")
 _Kind = tuple[str, str, str, int, bool]
+_numbers = itertools.count(1)
 
 
 class Claims:
@@ -79,32 +75,44 @@ class Claims:
 
     EXECUTE evaluates its literals one by one, and most of them are the same for all messages of a kind. So each kind
     that a transaction is opened with gets a claim of its own, with three parameters; the others share one with eight.
+    No name is used twice: what became of a statement that was to be prepared is not always known.
     """
 
-    __slots__ = ("_names", "_query")
+    __slots__ = ("_latest", "_made", "_names", "_query", "_shared")
 
     def __init__(self, queries: Queries) -> None:
         assert queries.claim.names == _CLAIM
         self._query = queries.claim
+        self._shared = _name()
         self._names: dict[_Kind, str] = {}
+        self._latest: _Kind | None = None
+        self._made = 0
 
     def prepare(self) -> str:
         """What a session sends first."""
-        return f"PREPARE oncebox_claim AS {self._query.numbered}"
+        return f"PREPARE {self._shared} AS {self._query.numbered}"
 
     def learn(self, params: dict[str, Any]) -> str:
         """What to send before the first claim of its kind; empty for a kind that is known, or one too many. It is
         sent ahead of BEGIN: whatever becomes of the transaction, it is prepared."""
         kind = _kind(params)
-        if kind in self._names or len(self._names) >= CLAIMS_MAX:
+        if kind in self._names or self._made >= CLAIMS_MAX:
             return ""
-        name = self._names[kind] = f"oncebox_claim_{len(self._names) + 1}"
+        self._made += 1
+        self._latest = kind
+        name = self._names[kind] = _name()
         numbers = {"message_id": "$1", "fingerprint": "$2", "token": "$3"}
         written = [
             (numbers.get(piece) or literal(params[piece])) if n & 1 else piece
             for n, piece in enumerate(self._query.pieces)
         ]
         return f"PREPARE {name} AS {''.join(written)}; "
+
+    def doubt(self) -> None:
+        """A message failed: the kind that was learnt last may not have been prepared, and is learnt again."""
+        if self._latest is not None:
+            self._names.pop(self._latest, None)
+            self._latest = None
 
     def text(self, params: dict[str, Any]) -> str:
         """The claim, written out."""
@@ -116,10 +124,14 @@ class Claims:
         if name is not None:
             return f"EXECUTE {name}({own},E'\\\\x{params['fingerprint'].hex()}','{params['token']}')"
         return (
-            f"EXECUTE oncebox_claim({_known(params['consumer'])},{_known(params['source'])},"
+            f"EXECUTE {self._shared}({_known(params['consumer'])},{_known(params['source'])},"
             f"{own},{_known(params['type'])},E'\\\\x{params['fingerprint'].hex()}',"
             f"{params['state']},'{params['token']}',{'true' if params['lazy'] else 'false'})"
         )
+
+
+def _name() -> str:
+    return f"oncebox_claim_{next(_numbers)}"
 
 
 def _kind(params: dict[str, Any]) -> _Kind:
@@ -151,11 +163,24 @@ def script(calls: tuple[Call, ...]) -> str:
     return "; ".join(map(text, calls))
 
 
+def has_check(queries: Queries) -> str:
+    """Asks whether the database has the procedure that closes a transaction, and lets this role call it."""
+    assert queries.finished is not None
+    name = queries.finished.text.split()[1].partition("(")[0]
+    return f"SELECT coalesce(has_function_privilege(to_regprocedure('{name}(text)'), 'EXECUTE'), false)"
+
+
+def check(queries: Queries) -> str:
+    """The closing check, where the database has it."""
+    assert queries.finished is not None
+    return queries.finished.text.replace(":token", "'{0}'")
+
+
 def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
     text = how
     if not step.carried:
-        text += f"; SET LOCAL oncebox.claim = '{step.token}'; {SET_MARK}"
+        text += f"; SET LOCAL oncebox.claim = '{step.token}'"
     if step.lazy:
         text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:
@@ -171,11 +196,12 @@ def learn(step: Begin, claims: Claims | None) -> str:
 
 
 def commit(step: Commit, claims: Claims | None = None, check: str = CHECK, first: str = OWN_ROLE) -> str:
-    """The closing message. An aborted transaction fails at the check, and so does one that is not the one that was
-    opened, unless the client knows that it is (`FINISH`); both before COMMIT, whose tag alone proves nothing."""
+    """The closing message. An aborted transaction fails at the check, an ended one divides by zero;
+    both before COMMIT, whose tag alone proves nothing."""
     text = f"{check.replace('{0}', step.token)}; COMMIT"
     if step.calls:
-        text = f"{first}{script(step.calls)}; {text}"
+        text = f"{script(step.calls)}; {text}"
+    text = f"{first}{text}"
     return text if step.then is None else f"{text} {begin(step.then, claims, CHAIN)}"
 
 

@@ -11,7 +11,6 @@ from oncebox import errors
 from oncebox.brokers.contract import Delivery
 from oncebox.core.outcomes import Reason
 from oncebox.core.work import Item
-from oncebox.errors import MessageError
 from oncebox.identity import Identity, Resolved, fingerprint
 from oncebox.identity.lanes import place_reader
 from oncebox.message import HEADER_BYTES_MAX, HEADERS_MAX, Message
@@ -42,10 +41,11 @@ class Intake:
 
     def from_delivery(self, delivery: Delivery) -> Item:
         """The delivery as an item; `item.refusal` says why nobody can handle it."""
-        said = self.identity.said(delivery)
-        if said is not None:
-            message_id, source, kind = said
-            try:
+        message: Message | None = None
+        try:
+            said = self.identity.said(delivery)
+            if said is not None:
+                message_id, source, kind = said
                 message = Message(
                     id=message_id,
                     source=source,
@@ -56,13 +56,13 @@ class Intake:
                     provenance=delivery.provenance,
                     deliveries=delivery.deliveries,
                 )
-            except MessageError:
-                pass  # the long way says what is wrong with it
-            else:
-                item = self.from_message(message, delivery)
-                if delivery.place is not None:
-                    item.place = delivery.place
-                return item
+        except Exception:
+            message = None  # the long way says what is wrong with it
+        if message is not None:
+            item = self.from_message(message, delivery)
+            if delivery.place is not None:
+                item.place = delivery.place
+            return item
         try:
             resolved = self.identity.resolve(delivery)
         except Exception as error:

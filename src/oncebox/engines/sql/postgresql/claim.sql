@@ -2,13 +2,16 @@
 -- Inserted complete: an UPDATE at the end costs a fifth of the rate, and the deferred trigger on
 -- this table refuses a commit before finish, so a complete row still fails closed. DO NOTHING,
 -- because a unique violation would abort the transaction. A second claim waits for the first.
--- The transaction's token and its mark (`MARK` in engines/postgresql.py) are set along with it, which saves two
--- statements; by CASE, because the planner drops a call from an OR that is true without it.
+-- The transaction's token is set along with it, which saves a statement; by CASE, because the planner
+-- drops a call from an OR that is true without it.
 INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished, state, lazy)
 VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestamp(), :state,
-        CASE WHEN set_config('oncebox.claim', :token, true) <> set_config('default_transaction_read_only', 'on', true)
-             THEN :lazy::boolean END)
+        CASE WHEN set_config('oncebox.claim', :token, true) <> '' THEN :lazy::boolean END)
 ON CONFLICT DO NOTHING
+
+-- name: finished
+-- The closing check, sent with COMMIT: divides by zero where the transaction is not the one that was opened.
+CALL {p}finished(:token)
 
 -- name: claim_many
 -- Sorted by key: two batches that insert the same ids in different order would deadlock.
