@@ -133,6 +133,8 @@ class PostgresSession:
     def commit(self, step: Commit) -> Any:
         if self.pooled and step.then is not None:
             step = msgspec.structs.replace(step, then=self._bounded(step.then))
+        if self.claims is not None:
+            self.claims.latest = None  # what was opened came through
         # Whoever shares a session through a pooler may have given it a role of theirs.
         first = "" if self.pooled else postgresql.OWN_ROLE
         return self._script(postgresql.commit(step, self.claims, self.check, first), committing=True)

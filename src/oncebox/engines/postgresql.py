@@ -78,14 +78,15 @@ class Claims:
     No name is used twice: what became of a statement that was to be prepared is not always known.
     """
 
-    __slots__ = ("_latest", "_made", "_names", "_query", "_shared")
+    __slots__ = ("_made", "_names", "_query", "_shared", "latest")
 
     def __init__(self, queries: Queries) -> None:
         assert queries.claim.names == _CLAIM
         self._query = queries.claim
         self._shared = _name()
         self._names: dict[_Kind, str] = {}
-        self._latest: _Kind | None = None
+        self.latest: _Kind | None = None
+        """What was learnt with a message that has not been answered yet."""
         self._made = 0
 
     def prepare(self) -> str:
@@ -99,7 +100,7 @@ class Claims:
         if kind in self._names or self._made >= CLAIMS_MAX:
             return ""
         self._made += 1
-        self._latest = kind
+        self.latest = kind
         name = self._names[kind] = _name()
         numbers = {"message_id": "$1", "fingerprint": "$2", "token": "$3"}
         written = [
@@ -109,10 +110,10 @@ class Claims:
         return f"PREPARE {name} AS {''.join(written)}; "
 
     def doubt(self) -> None:
-        """A message failed: the kind that was learnt last may not have been prepared, and is learnt again."""
-        if self._latest is not None:
-            self._names.pop(self._latest, None)
-            self._latest = None
+        """A message failed: what was learnt with it may not have been prepared, and is learnt again."""
+        if self.latest is not None:
+            self._names.pop(self.latest, None)
+            self.latest = None
 
     def text(self, params: dict[str, Any]) -> str:
         """The claim, written out."""
