@@ -201,6 +201,9 @@ def test_a_kind_that_may_not_have_been_prepared_is_learnt_again_under_another_na
     again = claims.learn(other)
     assert named(again) in claims.text(other)
     assert len({named(kept), named(lost), named(again), named(claims.prepare())}) == 4
+    claims.latest = None  # as at every closing message: what was opened came through
+    claims.doubt()
+    assert named(again) in claims.text(other)
 
 
 def test_a_nul_in_a_claim_is_refused_before_it_is_sent() -> None:
