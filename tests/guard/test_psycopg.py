@@ -170,6 +170,39 @@ def test_claim_that_opens_the_transaction_brings_its_begin_along(guard_pg_url: s
             assert claim.first, "it was rolled back with its transaction"
 
 
+def test_claim_that_opens_the_transaction_needs_the_ledgers_rights_alone(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url, autocommit=True) as owner:
+        owner.execute(
+            "CREATE SCHEMA careful; ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON ROUTINES FROM PUBLIC; "
+            "CREATE ROLE clerk LOGIN"
+        )
+        try:
+            for statement in statements("postgresql", schema="careful"):
+                owner.execute(statement.encode())
+            owner.execute("GRANT USAGE ON SCHEMA careful TO clerk; GRANT SELECT, INSERT ON careful.ledger TO clerk")
+            with psycopg.connect(guard_pg_url, user="clerk") as connection:
+                with Inbox("billing", schema="careful").once(connection, "evt-1") as claim:
+                    assert claim.first
+            assert owner.execute("SELECT message_id FROM careful.ledger").fetchall() == [("evt-1",)]
+        finally:
+            owner.execute(
+                "DROP SCHEMA careful CASCADE; ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON ROUTINES TO PUBLIC; "
+                "DROP ROLE clerk"
+            )
+
+
+def test_tables_of_an_older_oncebox_name_the_command(guard_pg_url: str) -> None:
+    with psycopg.connect(guard_pg_url, autocommit=True) as owner:
+        for statement in statements("postgresql", schema="older"):
+            owner.execute(statement.encode())
+        owner.execute("DROP PROCEDURE older.guard_open")
+        with psycopg.connect(guard_pg_url) as connection:
+            with pytest.raises(errors.SchemaOutdated, match="run: oncebox migrate"):
+                with Inbox("billing", schema="older").once(connection, "evt-1") as claim:
+                    raise AssertionError(claim)
+        owner.execute("DROP SCHEMA older CASCADE")
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "setting"),
     [

@@ -177,6 +177,21 @@ def check(queries: Queries) -> str:
     return queries.finished.text.replace(":token", "'{0}'")
 
 
+def guard_open(queries: Queries, params: dict[str, Any], name: str, mark: str) -> str:
+    """The guard's claim with the BEGIN before it, in one message."""
+    query = queries.guard_open
+    assert query is not None
+    return "BEGIN; " + query.positional % (
+        _known(params["consumer"]),
+        _known(params["source"]),
+        literal(params["message_id"]),
+        _known(params["type"]),
+        f"E'\\\\x{params['fingerprint'].hex()}'",
+        literal(name),
+        f"'{mark}'",
+    )
+
+
 def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) -> str:
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
     text = how

@@ -26,7 +26,7 @@ from oncebox.runtime.workers import pause_seconds
 
 log = logging.getLogger("oncebox")
 
-ANSWER_SECONDS = 0.003
+ANSWER_SECONDS = 0.01
 """How long an outcome may wait for others, so that they are answered together; after a crash in between, the
 ledger knows the message."""
 EXTEND_EVERY_SECONDS = 5.0

@@ -175,7 +175,7 @@ def _refusal(error: Exception) -> errors.OnceboxError | None:
             )
         if state in ("42P01", "3F000"):
             return _missing()
-        if state == "42703":
+        if state in ("42703", "42883"):
             return _outdated()
         if isinstance(cause, sqlite3.OperationalError):
             text = str(cause)

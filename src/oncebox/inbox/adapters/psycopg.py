@@ -54,20 +54,17 @@ class Psycopg(Adapter):
         )
 
     def _open_with(self, call: Call) -> Any:
-        # psycopg would send BEGIN by itself first, and wait for it: that round trip costs more than planning the
-        # claim anew, which is what literals in its text mean.
+        # psycopg would send BEGIN by itself first, and wait for it.
         with refusing, self.raw.lock:
             self.raw.pgconn.send_query(self._opening(call))
             return _rows(self.raw.wait(generators.execute(self.raw.pgconn)))
 
     def _opening(self, call: Call) -> bytes:
-        query, params = self.queries.guard_open, call.params
-        assert query is not None
         shown = (self.raw.pgconn.parameter_status(b"application_name") or b"").decode()
-        mark = params["mark"] = f"{params['token']}.{params['serial']}"
+        mark = f"{call.params['token']}.{call.params['serial']}"
         # As in guard_claim: what is reported must fit into the 63 bytes of a name.
-        params["name"] = f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}"
-        return f"BEGIN; {postgresql.text(Call(query, params))}".encode()
+        name = f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}"
+        return postgresql.guard_open(self.queries, call.params, name, mark).encode()
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
@@ -102,9 +99,10 @@ class AsyncPsycopg(Psycopg):
         return rows
 
 
-def _rows(results: Sequence[PGresult]) -> list[tuple[bytes | None]]:
-    """The claim's answer: what came last, if nothing before it failed."""
+def _rows(results: Sequence[PGresult]) -> list[tuple[bytes]]:
+    """The claim's answer: what came last, if nothing before it failed; nothing where the key is known."""
     last = results[-1]
     if last.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(last, "utf-8")
-    return [(last.get_value(row, 0),) for row in range(last.ntuples)]
+    shown = last.get_value(0, 0)
+    return [] if shown is None else [(shown,)]

@@ -41,12 +41,9 @@ RETURNING set_config('application_name',
                             || '.' || :serial, true), true)
 
 -- name: guard_open
--- guard_claim where it is what opens the transaction: nothing can carry a mark yet, so that the client can write it out,
--- and the server has less to plan.
-INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
-VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestamp())
-ON CONFLICT DO NOTHING
-RETURNING set_config('application_name', :name, true), set_config('oncebox.guard', :mark, true)
+-- guard_claim where it is what opens the transaction: nothing can carry a mark yet, so that the client can write it out. A
+-- procedure, because BEGIN travels with it as text, and the text of an INSERT would be planned each time.
+CALL {p}guard_open(:consumer, :source, :message_id, :type, :fingerprint, :name, :mark, NULL)
 
 -- name: guard_claim_many
 -- guard_claim for a whole batch in one statement; sorted like claim_many.

@@ -111,9 +111,7 @@ CREATE TABLE {p}ledger (LIKE {p}ledger_rest INCLUDING DEFAULTS INCLUDING COMMENT
 CREATE INDEX ledger_unfinished ON {p}ledger (consumer, source, message_id) WHERE state = 1;
 {grants};
 CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT ON {p}ledger
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (current_setting('oncebox.claim', true) <> '')
-    EXECUTE FUNCTION {p}refuse_early_commit();
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {p}refuse_early_commit();
 ALTER TABLE {p}ledger ATTACH PARTITION {p}ledger_rest DEFAULT
 
 -- name: partition_lock_all
