@@ -1,6 +1,7 @@
 """However often and however close together a message is delivered, it takes effect once."""
 
 from collections import Counter
+from enum import Enum
 
 import pytest
 
@@ -18,6 +19,21 @@ async def test_the_first_delivery_is_processed_and_the_second_is_a_duplicate(sho
 
     assert (first.status, second.status) == (Status.PROCESSED, Status.DUPLICATE)
     assert first.result == second.result == {"effect": "evt-1"}
+    assert shop.effects() == {"evt-1": 1}
+
+
+class Told(str, Enum):  # noqa: UP042 - whose text is not its value, unlike StrEnum's
+    SHOP = "shop"
+    PAID = "paid"
+    FIRST = "evt-1"
+
+
+async def test_an_enums_member_is_the_text_that_it_equals(shop: Shop) -> None:
+    billing = shop.consumer()
+    shop.handler(billing)(effect)
+    await shop.settle(billing, event(id=Told.FIRST, source=Told.SHOP, type=Told.PAID))
+    for message in (event(id=Told.FIRST, source=Told.SHOP, type=Told.PAID), event(source="shop", type="paid")):
+        assert (await shop.deliver(billing, message)).status is Status.DUPLICATE
     assert shop.effects() == {"evt-1": 1}
 
 

@@ -41,6 +41,7 @@ HOT: dict[str, dict[str, Any]] = {
     "mark_finished": ONE,
     "set_state": {**ONE, "state": 2},
     "guard_claim": {**ONE, **MARK, "token": "t", "serial": "1"},
+    "guard_open": {**ONE, **MARK, "name": "app oncebox:t.1", "mark": "t.1"},
     "guard_claim_many": {"consumer": "c1", "rows": key_rows(1, **MARK), "token": "t", "serial": "1"},
     "guard_lookup": {"consumer": "c1", "rows": key_rows(1)},
     "lookup": {"consumer": "c1", "rows": key_rows(1)},
@@ -104,7 +105,7 @@ ELSEWHERE = {
     "heartbeat", "is_alive", "mark", "mark_inline", "withdraw", "lapsed", "reap", "reap_hands", "orphans", "retire",
     "retire_hands", "fence",  # tables of a row per worker
     "finished",  # touches no table
-    "guard_open",  # a procedure, with guard_claim's insert in it
+    "guard_call",  # a procedure, with guard_open's insert in it
     "tally",  # a row per minute and type
     "status_queue", "status_dead", "status_tally", "status_workers",  # asked by people; capped
     "show_scopes", "show_ledger", "show_dead", "show_attempts",

@@ -152,3 +152,21 @@ def test_a_role_that_does_not_wait_for_the_disk_is_refused(pg_url: str) -> None:
 def test_schema_errors_are_one_kind() -> None:
     assert issubclass(SchemaMissing, SchemaError)
     assert issubclass(SchemaOutdated, SchemaError)
+
+
+def test_the_latest_version_waits_for_nobody_who_has_only_the_fence(pg_url: str) -> None:
+    """A stored worker has its fence before the ledger: a migration that locks both would wait for it in a circle."""
+    *before, _, _ = statements("postgresql")
+    for statement in before:
+        rows(pg_url, statement)
+    with psycopg.connect(pg_url) as worker:
+        worker.execute("INSERT INTO oncebox.fence VALUES ('w', 1)")
+        worker.execute("INSERT INTO oncebox.watermark VALUES ('c', 't', 0, 1, '', '')")
+        with psycopg.connect(pg_url, autocommit=True) as server:
+            server.execute("ALTER ROLE CURRENT_USER SET lock_timeout = '5s'")
+        try:
+            assert migrate(Database(pg_url)) == [latest("postgresql")]
+        finally:
+            with psycopg.connect(pg_url, autocommit=True) as server:
+                server.execute("ALTER ROLE CURRENT_USER RESET lock_timeout")
+        worker.execute("INSERT INTO oncebox.ledger VALUES ('c', '', 'm', '', '')")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 
 import pytest
 
@@ -30,6 +31,19 @@ async def deliver(rig: Rig, inbox: Inbox, message_id: str = "evt-1", **words: ob
 async def test_first_delivery_runs_and_the_second_is_a_duplicate(rig: Rig, inbox: Inbox) -> None:
     assert await deliver(rig, inbox)
     assert not await deliver(rig, inbox)
+    assert rig.effects() == 1
+
+
+class Told(str, Enum):  # noqa: UP042 - whose text is not its value, unlike StrEnum's
+    SHOP = "shop"
+    PAID = "paid"
+    FIRST = "evt-1"
+
+
+async def test_an_enums_member_is_the_text_that_it_equals(rig: Rig, inbox: Inbox) -> None:
+    assert await deliver(rig, inbox, Told.FIRST, source=Told.SHOP, type=Told.PAID, payload=b"1")
+    assert not await deliver(rig, inbox, Told.FIRST, source=Told.SHOP, type=Told.PAID, payload=b"1")
+    assert not await deliver(rig, inbox, "evt-1", source="shop", type="paid", payload=b"1")
     assert rig.effects() == 1
 
 

@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 
 from oncebox import errors
 from oncebox.engines.migrations import statements
+from oncebox.engines.postgresql import CALLS_COUNTED
 from oncebox.inbox import Inbox
 from tests.waiting import eventually
 
@@ -199,9 +200,12 @@ def test_tables_of_an_older_oncebox_name_the_command(guard_pg_url: str) -> None:
             owner.execute(statement.encode())
         owner.execute("DROP PROCEDURE older.guard_open")
         with psycopg.connect(guard_pg_url) as connection:
-            with pytest.raises(errors.SchemaOutdated, match="run: oncebox migrate"):
-                with Inbox("billing", schema="older").once(connection, "evt-1") as claim:
-                    raise AssertionError(claim)
+            once = Inbox("billing", schema="older").once(connection, "evt-1")
+            if connection.info.server_version < CALLS_COUNTED:
+                assert once.__enter__().first, "there it is not used"
+            else:
+                with pytest.raises(errors.SchemaOutdated, match="run: oncebox migrate"):
+                    once.__enter__()
         owner.execute("DROP SCHEMA older CASCADE")
 
 

@@ -20,6 +20,7 @@ FILES = [
     "tests/core/test_handlers_that_end_transactions.py",
     "tests/core/test_one_effect.py",
     "tests/engines/test_schema.py",
+    "tests/engines/test_statistics.py",
     "tests/engines/test_plans_postgresql.py",
     "tests/operate/test_partitions.py",
 ]

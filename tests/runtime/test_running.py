@@ -1,6 +1,7 @@
 """An app at work on the in-process broker: every delivery is answered, nothing is lost, nothing doubled."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -45,6 +46,37 @@ async def test_duplicates_from_the_broker_take_effect_once_and_are_all_acked(sho
     assert shop.effects() == {f"evt-{n}": 1 for n in range(30)}
     stats = memory.stats()[QUEUE]
     assert (stats.acked, stats.nacked, stats.depth) == (90, 0, 0)
+
+
+@inline
+@on("asyncpg", "psycopg")
+async def test_an_answer_that_a_worker_waits_for_does_not_wait_for_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker hands out two at a time, and one of them takes long: the other's answer brings the next."""
+    monkeypatch.setattr("oncebox.runtime.feed.ANSWER_SECONDS", 3600.0)
+    memory = Memory()
+    billing = shop.consumer("billing", memory.queue(QUEUE, prefetch=2), concurrency=2)
+    began = threading.Event()
+    go_on = threading.Event()
+
+    @shop.handler(billing)
+    async def slow_first(call: Call) -> None:
+        if call.message.id == "slow":
+            began.set()
+            if shop.kind.is_async:
+                await asyncio.to_thread(go_on.wait, PATIENCE_SECONDS)
+            else:
+                go_on.wait(PATIENCE_SECONDS)
+        await effect(call)
+
+    memory.put(QUEUE, event("slow"))
+    async with shop.app.running():
+        await until(began.is_set)
+        memory.put(QUEUE, *(event(f"evt-{n}") for n in range(20)))
+        await until(lambda: memory.stats()[QUEUE].acked == 20)
+        go_on.set()
+        await all_done(shop, memory)
 
 
 async def test_batches_from_the_broker_take_effect_once(shop: Shop) -> None:

@@ -250,6 +250,7 @@ class Queries:
     replay_counts: Query
     fence: Query | None = None
     guard_open: Query | None = None
+    guard_call: Query | None = None
     finished: Query | None = None
     sweep_purge: Query | None = None
     leaves: Query | None = None

@@ -24,6 +24,9 @@ CHAIN = "AND CHAIN"
 one refuses the next claim, which is then made again, in a transaction of its own."""
 BEGIN_EXPLICIT = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """For sessions whose defaults are not ours to know."""
+CALLS_COUNTED = 170000
+"""The first server whose pg_stat_statements counts a CALL without its arguments. Before it, every token and id would be
+an entry of its own, and push the user's out."""
 CLAIMS_MAX = 32
 """Claims of their own that a session prepares for kinds of messages."""
 CHECK = (
@@ -31,7 +34,7 @@ CHECK = (
     "1/(current_setting('oncebox.claim', true) IS NOT DISTINCT FROM '{0}')::int"
 )
 """The closing check of who can't know whether the database has the procedure for it: migrations, and sessions that
-prepare nothing."""
+prepare nothing; and of servers that keep statistics of every CALL."""
 
 OWN_ROLE = "SET LOCAL role TO DEFAULT; "
 """What is written and called at the end needs rights of ours, and a handler may have taken another role for its own
@@ -60,7 +63,8 @@ def literal(value: Any) -> str:
         return f"'{value}'::float8"
     if kind is list:
         return "ARRAY[" + ",".join(map(literal, value)) + "]" if value else "'{}'"
-    return literal(str(value)) if isinstance(value, str) else _refuse(value)
+    # As drivers send it: an enum's own idea of its text would be another id.
+    return literal(str.__str__(value)) if isinstance(value, str) else _refuse(value)
 
 
 _known = lru_cache(maxsize=1024)(literal)
@@ -165,10 +169,14 @@ def script(calls: tuple[Call, ...]) -> str:
 
 
 def has_check(queries: Queries) -> str:
-    """Asks whether the database has the procedure that closes a transaction, and lets this role call it."""
+    """Asks whether the database has the procedure that closes a transaction, lets this role call it, and does not keep
+    statistics of every call."""
     assert queries.finished is not None
     name = queries.finished.text.split()[1].partition("(")[0]
-    return f"SELECT coalesce(has_function_privilege(to_regprocedure('{name}(text)'), 'EXECUTE'), false)"
+    return (
+        f"SELECT coalesce(has_function_privilege(to_regprocedure('{name}(text)'), 'EXECUTE'), false) "
+        f"AND current_setting('server_version_num')::int >= {CALLS_COUNTED}"
+    )
 
 
 def check(queries: Queries) -> str:
@@ -177,9 +185,9 @@ def check(queries: Queries) -> str:
     return queries.finished.text.replace(":token", "'{0}'")
 
 
-def guard_open(queries: Queries, params: dict[str, Any], name: str, mark: str) -> str:
-    """The guard's claim with the BEGIN before it, in one message."""
-    query = queries.guard_open
+def guard_open(queries: Queries, params: dict[str, Any], name: str, mark: str, version: int) -> str:
+    """The guard's claim with the BEGIN before it, in one message, for a server of this version."""
+    query = queries.guard_call if version >= CALLS_COUNTED else queries.guard_open
     assert query is not None
     return "BEGIN; " + query.positional % (
         _known(params["consumer"]),
@@ -196,7 +204,8 @@ def begin(step: Begin, claims: Claims | None = None, how: str = BEGIN_EXPLICIT) 
     """The opening message: the token is set locally, so that any commit or rollback erases it."""
     text = how
     if not step.carried:
-        text += f"; SET LOCAL oncebox.claim = '{step.token}'"
+        # No SET LOCAL, which pg_stat_statements would keep with its token; and no row, which would be counted.
+        text += f"; SELECT 1 WHERE set_config('oncebox.claim', '{step.token}', true) IS NULL"
     if step.lazy:
         text += "; SET LOCAL synchronous_commit = off"
     if step.lock_ms:

@@ -36,9 +36,7 @@ EXTEND_BY_SECONDS = 30.0
 class Feed:
     """One consumer's source. Bounded: at most `most` deliveries are out at any time."""
 
-    def __init__(
-        self, source: Source, intake: Intake, most: int, stored: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, source: Source, intake: Intake, most: int, workers: int = 1) -> None:
         self.source = source
         # Not every broker has a place for dead messages; to the others they are acked.
         self._bury: Callable[[Delivery, str], Awaitable[None]] | None = getattr(source, "bury", None)
@@ -52,6 +50,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._enough = max(1, most // 4)
+        self._workers = workers
         self._waiting = False
         self._rung = False
         self._releasing: set[asyncio.Task[None]] = set()
@@ -65,13 +64,13 @@ class Feed:
         self.opened: Callable[[], None] = lambda: None
 
     def settle(self, item: Item) -> None:
-        """From any thread: this item's outcome is durable. Answered soon; at once when many are, or when nothing
-        else is out."""
+        """From any thread: this item's outcome is durable. Answered soon; at once when many are, or when so few are
+        left that a worker has nothing to do: the broker may be waiting for the answer with its next."""
         self._settled.append(item)
         if self._rung:
             return
         settled = len(self._settled)
-        if settled >= self._enough or settled >= len(self.outstanding):
+        if settled >= self._enough or len(self.outstanding) - settled < self._workers:
             self._rung = True
             self._call(self._bell.set)
         elif not self._waiting:

@@ -152,7 +152,8 @@ class Running:
             if is_open:
                 check_window(member)
                 warn_of_unbounded(member)
-            feed = Feed(source, member.intake, prefetch(member.policy, concurrency(member, self.database)))
+            count = concurrency(member, self.database)
+            feed = Feed(source, member.intake, prefetch(member.policy, count), count)
             feed.is_open = is_open
             feed.opened = lambda: check_window(member)
             self._feeds.append(feed)

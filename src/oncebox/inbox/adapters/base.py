@@ -175,8 +175,8 @@ def _refusal(error: Exception) -> errors.OnceboxError | None:
             )
         if state in ("42P01", "3F000"):
             return _missing()
-        if state in ("42703", "42883"):
-            return _outdated()
+        if state == "42703":
+            return outdated()
         if isinstance(cause, sqlite3.OperationalError):
             text = str(cause)
             if text.startswith("no such savepoint"):
@@ -184,7 +184,7 @@ def _refusal(error: Exception) -> errors.OnceboxError | None:
             if text.startswith("no such table"):
                 return _missing()
             if "no such column" in text or "has no column" in text:
-                return _outdated()
+                return outdated()
     return None
 
 
@@ -192,5 +192,6 @@ def _missing() -> errors.SchemaMissing:
     return errors.SchemaMissing("no oncebox tables in this database; run: oncebox migrate")
 
 
-def _outdated() -> errors.SchemaOutdated:
+def outdated() -> errors.SchemaOutdated:
+    """The tables are there, and not as this oncebox has them."""
     return errors.SchemaOutdated("the oncebox tables are of another version; run: oncebox migrate")

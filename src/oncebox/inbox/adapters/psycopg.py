@@ -17,7 +17,7 @@ from oncebox.core.steps import Call
 from oncebox.engines import postgresql
 from oncebox.engines.queries import load
 from oncebox.inbox.adapters import views
-from oncebox.inbox.adapters.base import Adapter, Statement, autocommit, positional, refusing
+from oncebox.inbox.adapters.base import Adapter, Statement, autocommit, outdated, positional, refusing
 
 
 class Psycopg(Adapter):
@@ -64,7 +64,8 @@ class Psycopg(Adapter):
         mark = f"{call.params['token']}.{call.params['serial']}"
         # As in guard_claim: what is reported must fit into the 63 bytes of a name.
         name = f"{shown.partition(' oncebox:')[0][:34]} oncebox:{mark}"
-        return postgresql.guard_open(self.queries, call.params, name, mark).encode()
+        version = self.raw.pgconn.server_version
+        return postgresql.guard_open(self.queries, call.params, name, mark, version).encode()
 
     def send(self, sent: list[Statement], *, fetch: bool = False) -> Any:
         rows: list[tuple[Any, ...]] = []
@@ -103,6 +104,9 @@ def _rows(results: Sequence[PGresult]) -> list[tuple[bytes]]:
     """The claim's answer: what came last, if nothing before it failed; nothing where the key is known."""
     last = results[-1]
     if last.status != ExecStatus.TUPLES_OK:
-        raise psycopg.errors.error_from_result(last, "utf-8")
-    shown = last.get_value(0, 0)
+        error = psycopg.errors.error_from_result(last, "utf-8")
+        if isinstance(error, psycopg.errors.UndefinedFunction):
+            raise outdated() from error
+        raise error
+    shown = last.get_value(0, 0) if last.ntuples else None
     return [] if shown is None else [(shown,)]

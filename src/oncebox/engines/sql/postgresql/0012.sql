@@ -1,6 +1,7 @@
--- The triggers that refuse an early commit have no condition any more: PostgreSQL reads, plans and compiles one anew for every
--- statement that inserts, which cost twice as much as the call that it saved the guard. The function looks by itself whether
--- the transaction is a runtime's.
+-- The ledger's trigger that refuses an early commit has no condition any more: PostgreSQL reads, plans and compiles one anew for
+-- every statement that inserts, which cost twice as much as the call that it saved the guard. The function looks by itself
+-- whether the transaction is a runtime's. Only the ledger is locked: with a second table, the migration and a worker that has
+-- both in hand would wait for each other.
 CREATE OR REPLACE FUNCTION {p}refuse_early_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('oncebox.claim', true) <> ''
@@ -12,12 +13,6 @@ BEGIN
 END $$;
 DROP TRIGGER refuse_early_commit ON {p}ledger;
 CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT ON {p}ledger
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {p}refuse_early_commit();
-DROP TRIGGER refuse_early_commit ON {p}fence;
-CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT OR UPDATE ON {p}fence
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {p}refuse_early_commit();
-DROP TRIGGER refuse_early_commit ON {p}watermark;
-CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT OR UPDATE ON {p}watermark
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {p}refuse_early_commit();
 
 -- The guard's claim where it opens the transaction. `shown` is what application_name is then, or null where the key is known.

@@ -41,8 +41,15 @@ RETURNING set_config('application_name',
                             || '.' || :serial, true), true)
 
 -- name: guard_open
--- guard_claim where it is what opens the transaction: nothing can carry a mark yet, so that the client can write it out. A
--- procedure, because BEGIN travels with it as text, and the text of an INSERT would be planned each time.
+-- guard_claim where it is what opens the transaction: nothing can carry a mark yet, so that the client can write it out, and the
+-- server has less to plan. For servers before 17, whose statistics keep every CALL with its arguments.
+INSERT INTO {p}ledger (consumer, source, message_id, type, fingerprint, finished)
+VALUES (:consumer, :source, :message_id, :type, :fingerprint, statement_timestamp())
+ON CONFLICT DO NOTHING
+RETURNING set_config('application_name', :name, true), set_config('oncebox.guard', :mark, true)
+
+-- name: guard_call
+-- The same as a procedure: BEGIN travels with the claim as text, and the text of an INSERT is planned each time.
 CALL {p}guard_open(:consumer, :source, :message_id, :type, :fingerprint, :name, :mark, NULL)
 
 -- name: guard_claim_many
