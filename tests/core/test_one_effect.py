@@ -32,7 +32,10 @@ async def test_an_enums_member_is_the_text_that_it_equals(shop: Shop) -> None:
     billing = shop.consumer()
     shop.handler(billing)(effect)
     await shop.settle(billing, event(id=Told.FIRST, source=Told.SHOP, type=Told.PAID))
-    for message in (event(id=Told.FIRST, source=Told.SHOP, type=Told.PAID), event(source="shop", type="paid")):
+    for message in (
+        event(id=Told.FIRST, source=Told.SHOP, type=Told.PAID),
+        event(source="shop", type="paid"),
+    ):
         assert (await shop.deliver(billing, message)).status is Status.DUPLICATE
     assert shop.effects() == {"evt-1": 1}
 
