@@ -1,6 +1,7 @@
 """pg_stat_statements has room for a few thousand texts. What carries an id or a token in its text must count as one
 with the others, or the user's own statements are pushed out."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.waiting import eventually_async
 pytestmark = pytest.mark.xdist_group("statistics")
 MESSAGES = 40
 FEW = 15
-"""Some are only sent from time to time, and lists of another length are other texts up to PostgreSQL 17."""
+"""Some are only sent from time to time, and may come for the first time in the second round."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,8 @@ def texts(url: str) -> set[str]:
             "SELECT s.query FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid "
             "WHERE d.datname = current_database()"
         )
-        return {row[0] for row in found}
+        # Up to PostgreSQL 17 lists of another length are other texts; there are no more of those than a batch is long.
+        return {re.sub(r"ARRAY\[[^]]*\]", "ARRAY[]", row[0]) for row in found}
 
 
 def few_more(url: str, work: Callable[[int], Any]) -> None:
