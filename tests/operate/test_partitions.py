@@ -24,6 +24,7 @@ from oncebox.core import partitions, sweep
 from oncebox.core.leaves import KINDS, lowest
 from oncebox.errors import LockBusy, TransactionEnded, UsageError
 from oncebox.identity.times import id_made_at
+from oncebox.runtime.schema import migrate
 from oncebox.runtime.sweeper import DAY_PAUSE, PAUSE, Sweeper
 from tests.cli.inside import inside
 from tests.cli.kit import oncebox
@@ -80,6 +81,36 @@ def test_a_key_is_known_wherever_its_row_lies(open_ledger: Callable[..., Ledger]
         "a conflict is one still"
     )
     assert sorted(ledger.rows("SELECT count(*), count(DISTINCT id) FROM effect")) == [(4, 4)]
+
+
+def test_a_ledger_that_was_split_before_its_trigger_changed_is_migrated_in_all_its_parts(
+    ledger: Ledger,
+) -> None:
+    ledger.split()
+    ledger.own.execute(
+        "DELETE FROM oncebox.version WHERE version >= 12; DROP PROCEDURE oncebox.guard_open; "
+        "DROP TRIGGER refuse_early_commit ON oncebox.ledger; "
+        "CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT ON oncebox.ledger "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (current_setting('oncebox.claim', true) <> '') "
+        "EXECUTE FUNCTION oncebox.refuse_early_commit()"
+    )
+    assert migrate(ledger.app.database)
+    ((parts, triggers, conditions),) = ledger.rows(
+        "SELECT count(*), count(t.oid), count(t.tgqual) FROM pg_class c "
+        "LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'refuse_early_commit' "
+        "WHERE c.relname LIKE 'ledger%' AND c.relkind IN ('r', 'p')"
+    )
+    assert parts > 3
+    assert (triggers, conditions) == (parts, 0)
+    for message_id in (uuid7(), "evt-1"):
+        ledger.own.execute("BEGIN; SET LOCAL oncebox.claim = 'a.1.1'")
+        ledger.own.execute(
+            "INSERT INTO oncebox.ledger (consumer, source, message_id, type, fingerprint) "
+            "VALUES ('billing', '', %s, '', '')",
+            (message_id,),
+        )
+        with pytest.raises(psycopg.Error, match="a handler must not commit"):
+            ledger.own.execute("COMMIT")
 
 
 def test_stored_messages_are_worked_off_as_ever(open_ledger: Callable[..., Ledger]) -> None:

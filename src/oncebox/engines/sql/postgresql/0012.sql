@@ -1,5 +1,5 @@
 -- The ledger's trigger that refuses an early commit has no condition any more: PostgreSQL reads, plans and compiles one anew for
--- every statement that inserts, which cost twice as much as the call that it saved the guard. The function looks by itself
+-- every statement that inserts, which cost more than the call that it saved the guard. The function looks by itself
 -- whether the transaction is a runtime's. Only the ledger is locked: with a second table, the migration and a worker that has
 -- both in hand would wait for each other.
 CREATE OR REPLACE FUNCTION {p}refuse_early_commit() RETURNS trigger LANGUAGE plpgsql AS $$
