@@ -66,8 +66,11 @@ def test_bytes_come_back_as_they_went(server: psycopg.Connection[Any], body: byt
 
 
 @QUICK
-@given(values=st.lists(texts | nasty, max_size=8))
-def test_lists_of_text_come_back_as_they_went(server: psycopg.Connection[Any], values: list[str]) -> None:
+@given(values=st.lists(st.none() | texts | nasty, max_size=8))
+@example(values=["NULL", None, "null", "", " ", "{", "}", ",", '"', "\\", '\\"', "'", Reason.UNKNOWN_TYPE])
+def test_lists_of_text_come_back_as_they_went(
+    server: psycopg.Connection[Any], values: list[str | None]
+) -> None:
     assert returned(server, values, "text[]") == values
 
 
@@ -85,6 +88,15 @@ def test_lists_of_bytes_and_nothing_come_back_as_they_went(
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
 def test_lists_of_integers_come_back_as_they_went(server: psycopg.Connection[Any], values: list[int]) -> None:
     assert returned(server, values, "bigint[]") == values
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([True, False, None], "boolean[]"), ([0.5, -1e300, None], "float8[]")]
+)
+def test_lists_of_other_values_come_back_as_they_went(
+    server: psycopg.Connection[Any], values: list[Any], kind: str
+) -> None:
+    assert returned(server, values, kind) == values
 
 
 @QUICK
@@ -117,7 +129,7 @@ def test_nul_is_refused_before_it_is_sent() -> None:
         postgresql.literal("a\0b")
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1}, 1j])
+@pytest.mark.parametrize("value", [object(), {"a": 1}, 1j, [object()], [["nested"]]])
 def test_what_has_no_literal_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="no SQL literal"):
         postgresql.literal(value)

@@ -79,6 +79,29 @@ async def test_an_answer_that_a_worker_waits_for_does_not_wait_for_others(
         await all_done(shop, memory)
 
 
+@inline
+@on("asyncpg", "psycopg")
+async def test_what_was_received_with_a_slow_one_does_not_wait_for_it(shop: Shop) -> None:
+    memory = Memory()
+    billing = shop.consumer("billing", memory.queue(QUEUE), concurrency=2)
+    go_on = threading.Event()
+
+    @shop.handler(billing)
+    async def slow_first(call: Call) -> None:
+        if call.message.id == "slow":
+            if shop.kind.is_async:
+                await asyncio.to_thread(go_on.wait, PATIENCE_SECONDS)
+            else:
+                go_on.wait(PATIENCE_SECONDS)
+        await effect(call)
+
+    memory.put(QUEUE, event("slow"), *(event(f"evt-{n}") for n in range(20)))
+    async with shop.app.running():
+        await until(lambda: memory.stats()[QUEUE].acked == 20)
+        go_on.set()
+        await all_done(shop, memory)
+
+
 async def test_batches_from_the_broker_take_effect_once(shop: Shop) -> None:
     memory = Memory()
     shop.handler(subscribed(shop, memory, batch=20))(effect)

@@ -62,9 +62,25 @@ def literal(value: Any) -> str:
     if kind is float:
         return f"'{value}'::float8"
     if kind is list:
-        return "ARRAY[" + ",".join(map(literal, value)) + "]" if value else "'{}'"
+        # One constant for the server to read, and one text in its statistics, however many there are.
+        return literal("{" + ",".join(map(_element, value)) + "}")
     # As drivers send it: an enum's own idea of its text would be another id.
     return literal(str.__str__(value)) if isinstance(value, str) else _refuse(value)
+
+
+def _element(value: Any) -> str:
+    """`value` as an array's text has it."""
+    kind = type(value)
+    if kind is int:
+        return str(value)
+    if value is None:
+        return "NULL"
+    if kind is bytes:
+        return f'"\\\\x{value.hex()}"'
+    if isinstance(value, str):
+        escaped = str.__str__(value).replace("\\", "\\\\")
+        return '"' + escaped.replace('"', '\\"') + '"'
+    return str(value) if kind is bool or kind is float else _refuse(value)
 
 
 _known = lru_cache(maxsize=1024)(literal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,18 +32,32 @@ ANSWER_SECONDS = 0.01
 ledger knows the message."""
 EXTEND_EVERY_SECONDS = 5.0
 EXTEND_BY_SECONDS = 30.0
+LOOK_SECONDS = 0.05
+"""How often a feed looks at how fast deliveries are handled."""
+FAST_SECONDS = 0.025
+FAST_TIMES = 4
+"""Where all that may be out is handled within so many seconds, so many times as much may be: to receive and answer
+twenty at once takes hardly more than to do it with five, and each is still here for a moment only."""
 
 
 class Feed:
-    """One consumer's source. Bounded: at most `most` deliveries are out at any time."""
+    """One consumer's source. Bounded: at most `most` deliveries are out at any time, which is more where they are
+    handled fast."""
 
-    def __init__(self, source: Source, intake: Intake, most: int, workers: int = 1) -> None:
+    def __init__(
+        self,
+        source: Source,
+        intake: Intake,
+        most: int,
+        workers: int = 1,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.source = source
         # Not every broker has a place for dead messages; to the others they are acked.
         self._bury: Callable[[Delivery, str], Awaitable[None]] | None = getattr(source, "bury", None)
         self._copy_dead: Callable[[Message, str], Awaitable[None]] | None = getattr(source, "copy_dead", None)
         self.intake = intake
-        self.most = most
+        self.most = self._least = most
         self.outstanding: dict[int, Delivery] = {}
         self._settled: deque[Item] = deque()
         self._bell = asyncio.Event()
@@ -51,6 +66,10 @@ class Feed:
         self._thread = threading.get_ident()
         self._enough = max(1, most // 4)
         self._workers = workers
+        self._monotonic = monotonic
+        self._answered = 0
+        self._looked = monotonic()
+        self._emptied: float | None = self._looked
         self._waiting = False
         self._rung = False
         self._releasing: set[asyncio.Task[None]] = set()
@@ -119,6 +138,9 @@ class Feed:
                     log.warning(text, self.source.name, error, lost, exc_info=unforeseen)
                 await asyncio.sleep(pause_seconds(lost))
                 continue
+            if self._emptied is not None:
+                self._looked += self._monotonic() - self._emptied  # nobody is slow while there is nothing
+                self._emptied = None
             self.outstanding.update(zip(map(id, deliveries), deliveries, strict=True))
             try:
                 hand_out(list(map(self.intake.from_delivery, deliveries)))
@@ -204,7 +226,22 @@ class Feed:
             self.outstanding.pop(id(delivery), None)
         for delivery, _ in (*dead, *nacks):
             self.outstanding.pop(id(delivery), None)
+        self._answered += len(acks)
+        self._look()
         self._room.set()
+
+    def _look(self) -> None:
+        """Let more be out where they are handled fast, and no more than at first where they aren't."""
+        now = self._monotonic()
+        if not self.outstanding:
+            self._emptied = now
+        seconds = now - self._looked
+        if seconds < LOOK_SECONDS:
+            return
+        is_fast = self._answered * FAST_SECONDS >= self._least * seconds
+        self.most = self._least * (FAST_TIMES if is_fast else 1)
+        self._enough = max(1, self.most // 4)
+        self._answered, self._looked = 0, now
 
     @property
     def copies(self) -> bool:
@@ -256,25 +293,35 @@ class Feed:
             await self._release(left)
 
 
-def hand_out(mailboxes: Sequence[Mailbox], items: list[Item]) -> None:
-    """Messages of one key go to one worker, so that batches don't meet on the same rows; the rest
-    goes where the line is shortest."""
+def hand_out(mailboxes: Sequence[Mailbox], items: list[Item], *, shared: deque[Item] | None = None) -> None:
+    """Messages of one key go to one worker, so that they don't meet on the same rows. The rest is for who comes first,
+    where workers share a line, so that none waits for another one's handler; batches go where the line is shortest."""
     if len(mailboxes) == 1:
         mailboxes[0].items.extend(items)
         if items:
             mailboxes[0].ring()
         return
     lines = [len(mailbox.items) + len(mailbox.active) for mailbox in mailboxes]
+    left = 0
     for item in items:
         key = item.lane or item.message.key
         if item.place is not None:
             key = f"{item.place.topic}:{item.place.partition}"  # one after the other, in one worker
+        if key is None and shared is not None:
+            shared.append(item)
+            left += 1
+            continue
         place = lines.index(min(lines)) if key is None else zlib.crc32(key.encode()) % len(lines)
         lines[place] += 1
         mailboxes[place].items.append(item)
     for mailbox in mailboxes:
         if mailbox.items:
             mailbox.ring()
+        elif left and mailbox.waiting:
+            # One worker for each; whoever is busy looks for more by itself.
+            mailbox.waiting = False
+            mailbox.ring()
+            left -= 1
 
 
 def report(consumer: str, item: Item, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Where the feed leaves items for a worker: a line of its own, with a bell."""
+"""Where the feed leaves items for a worker: a line of its own and one that it shares, with a bell."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
+        """For this worker only."""
+        self.shared: deque[Item] = deque()
+        """For whichever worker of the consumer comes first: the same for all of them, where they share."""
         self.active: list[Item] = []
         """Taken and not settled: put back when the database is lost."""
+        self.waiting = False
+        """Nobody has rung since the worker found nothing."""
 
     def put(self, item: Item) -> None:
         """Add an item and ring."""
@@ -29,7 +34,7 @@ class Mailbox:
     def take(self) -> Item | None:
         """The next item, or None."""
         try:
-            item = self.items.popleft()
+            item = (self.items or self.shared).popleft()
         except IndexError:
             return None
         self.active.append(item)
@@ -72,8 +77,10 @@ class ThreadMailbox(Mailbox):
 
     def wait(self, seconds: float) -> None:
         """Until the bell rings or the time is over."""
-        if not self.items:
+        self.waiting = True  # before the look: who leaves something after it rings
+        if not self.items and not self.shared:
             self._bell.wait(seconds)
+        self.waiting = False
         self._bell.clear()
 
 
@@ -89,10 +96,12 @@ class TaskMailbox(Mailbox):
 
     async def wait(self, seconds: float) -> None:
         """Until the bell rings or the time is over."""
-        if not self.items:
+        self.waiting = True
+        if not self.items and not self.shared:
             try:
                 async with asyncio.timeout(seconds):
                     await self._bell.wait()
             except TimeoutError:
                 pass
+        self.waiting = False
         self._bell.clear()

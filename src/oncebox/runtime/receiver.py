@@ -17,6 +17,8 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.sessions import AsyncSideChannel, finished
 from oncebox.runtime.workers import TaskWorker, ThreadWorker, pause_seconds, report_loss
 
+STORE_MAX = 200
+"""Most that are stored at once: the first of them are worked on while the others are still being stored."""
 AGAIN_SECONDS = 0.02
 """When to look again, where nothing of what was received could be written down."""
 
@@ -58,7 +60,7 @@ class Receiver:
                         performer.hands[Settle] = self._settle
                         self.feed.lost(0, False)
                         lost = 0
-                    while items := self.mailbox.take_many(1000):
+                    while items := self.mailbox.take_many(STORE_MAX):
                         left = await run_async(receive(work, items), performer)
                         for item in left:
                             self.mailbox.settled(item)

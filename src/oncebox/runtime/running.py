@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -240,7 +241,12 @@ class Running:
             boxes = [receiver.mailbox]
         else:
             boxes = [worker.mailbox for worker in workers]  # type: ignore[misc]
-        receive = partial(feed.receive, partial(hand_out, boxes))
+        shared: deque[Item] | None = None
+        if member.policy.batch == 1:
+            shared = deque()
+            for box in boxes:
+                box.shared = shared
+        receive = partial(feed.receive, partial(hand_out, boxes, shared=shared))
         receiving = lasting(f"receiving from {feed.source.name}", receive)
         self._source_tasks.append(asyncio.create_task(receiving, name=f"receiving from {feed.source.name}"))
         self._last(f"answering {feed.source.name}", partial(feed.answer, self.tallies))
@@ -315,6 +321,7 @@ class Running:
         for worker in self._workers:
             # What is not started stays un-acked; `give_back` releases it.
             worker.mailbox.items.clear()
+            worker.mailbox.shared.clear()
             worker.stop()
         await self._drained()
         await cancel(self._worker_tasks)

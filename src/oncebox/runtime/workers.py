@@ -172,11 +172,10 @@ class Crew:
             settle(item)
 
         def next_one(step: Next) -> Item | None:
-            # A group or a chain takes only what its kind of transaction can carry.
-            if not single or not items:
+            # A group or a chain takes only what its kind of transaction can carry; what is shared has no order.
+            if not single or (items and (items[0].lane is not None or items[0].place is not None)):
                 return None
-            first = items[0]
-            return mailbox.take() if first.lane is None and first.place is None else None
+            return mailbox.take()
 
         performer = Performer(
             work,
