@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from oncebox import errors
@@ -250,7 +251,7 @@ class Consumer:
             session,
             side,
             is_async=is_async,
-            next_item=line.take if self.policy.batch == 1 else lambda: None,
+            next_item=partial(line.take, loose=True) if self.policy.batch == 1 else lambda: None,
             settle=line.settled,
             load=self.app.load,
             watchdog=self.app.watchdog,

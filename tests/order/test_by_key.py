@@ -1,6 +1,7 @@
 """`order_by="key"`: one message of a key at a time, in arrival order, side by side across keys."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from oncebox.core.audit import Act
 from oncebox.core.keys import stuck_keys, unblock
 from oncebox.errors import ConfigError
 from tests.core.fixtures import inline, stored
-from tests.core.kit import Call, Shop
+from tests.core.kit import Call, Shop, event
 from tests.order.lines import BY_KEY, applied, case, lines, note, put
 from tests.waiting import eventually_async
 
@@ -221,3 +222,30 @@ async def test_inline_duplicates_are_known_wherever_the_first_one_is(shop: Shop)
     assert (await shop.deliver(cases, case("a", 2))).status is Status.STORED
     again = [(await shop.deliver(cases, case("a", n))).status for n in (1, 2)]
     assert again == [Status.DUPLICATE, Status.WAITING]
+
+
+@inline
+async def test_of_what_comes_together_each_keeps_its_place(shop: Shop) -> None:
+    """As a file or a webhook brings it. The second has no key; the third waits behind the first, which failed."""
+    cases = shop.consumer(order_by="key", retry=Backoff(attempts=3, base_seconds=3600.0))
+
+    @shop.handler(cases)
+    async def refuses_one(call: Call) -> None:
+        if call.message.id == "a-1":
+            raise RuntimeError
+        await note(call)
+
+    brought = (("a", 1, "a"), ("b", 1, None), ("a", 2, "a"))
+    items = [
+        cases.intake.from_message(
+            event(f"{name}-{version}", key=key, payload={"case": name, "version": version})
+        )
+        for name, version, key in brought
+    ]
+    if shop.kind.is_async:
+        await cases.take(items)
+    else:
+        await shop.in_thread(partial(cases.take_sync, items))
+    told = [item.outcome and item.outcome.status for item in items]
+    assert told == [Status.STORED, Status.PROCESSED, Status.STORED]
+    assert (applied(shop, "a"), applied(shop, "b")) == ([], [1])

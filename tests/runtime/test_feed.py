@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
 
 from oncebox.brokers.memory import Memory
 from oncebox.core.outcomes import DONE
@@ -34,11 +37,12 @@ class Ticking:
 class Line:
     """A feed that receives as much as it may, and one who handles it at the test's pace."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pushes: bool = False, batch: int = 1) -> None:
         self.memory = Memory()
         self.source = self.memory.queue("payments")
+        vars(self.source)["pushes"] = pushes
         self.clock = Ticking()
-        intake = Intake("billing", Policy(), Registry("billing"), None, None)
+        intake = Intake("billing", Policy(batch=batch), Registry("billing"), None, None)
         self.feed = Feed(self.source, intake, LEAST, 1, self.clock)
         self.items: list[Item] = []
         self.sent = 0
@@ -72,8 +76,8 @@ class Line:
 
 
 @asynccontextmanager
-async def line_of(count: int) -> AsyncIterator[Line]:
-    line = Line()
+async def line_of(count: int, **words: Any) -> AsyncIterator[Line]:
+    line = Line(**words)
     line.send(count)
     await line.source.open()
     receiving = asyncio.create_task(line.feed.receive(line.items.extend))
@@ -100,6 +104,16 @@ async def test_where_they_are_handled_slowly_there_are_no_more_than_at_first() -
         for _ in range(5):
             await line.full(LEAST)
             await line.handle(LEAST, LOOK_SECONDS)
+
+
+@pytest.mark.parametrize("words", [{"pushes": True}, {"batch": 100}], ids=str)
+async def test_a_broker_that_sends_by_itself_is_always_asked_for_the_same_and_so_is_one_of_batches(
+    words: dict[str, Any],
+) -> None:
+    async with line_of(1000, **words) as line:
+        for _ in range(5):
+            await line.full(LEAST)
+            await line.handle(LEAST, FAST_SECONDS)
 
 
 async def test_handlers_that_get_slow_are_left_with_few() -> None:

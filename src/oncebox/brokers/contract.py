@@ -24,6 +24,7 @@ __all__ = [
     "Copying",
     "Delaying",
     "Delivery",
+    "Pushing",
     "Sink",
     "Source",
     "SourceFacts",
@@ -151,6 +152,13 @@ class Delaying(Protocol):
     delays: bool
     """Whether the broker can put one message off while others go on. Where it can't, a `nack` would hold
     up what is behind: what fails in an inline consumer goes to its queue in the database, and is acked."""
+
+
+class Pushing(Protocol):
+    """What a `Source` may say about itself besides: `pushes`. Without it, False is understood."""
+
+    pushes: bool
+    """Whether the broker sends by itself, as many as it was ever asked for: then it is always asked for the same."""
 
 
 class Watermarked(Protocol):

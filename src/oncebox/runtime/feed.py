@@ -37,7 +37,8 @@ LOOK_SECONDS = 0.05
 FAST_SECONDS = 0.025
 FAST_TIMES = 4
 """Where all that may be out is handled within so many seconds, so many times as much may be: to receive and answer
-twenty at once takes hardly more than to do it with five, and each is still here for a moment only."""
+twenty at once takes hardly more than to do it with five, and each is still here for a moment only. Batches are enough
+as they are: more at once would only keep their workers waiting."""
 
 
 class Feed:
@@ -58,6 +59,8 @@ class Feed:
         self._copy_dead: Callable[[Message, str], Awaitable[None]] | None = getattr(source, "copy_dead", None)
         self.intake = intake
         self.most = self._least = most
+        grows = intake.policy.batch == 1 and not getattr(source, "pushes", False)
+        self._times = FAST_TIMES if grows else 1
         self.outstanding: dict[int, Delivery] = {}
         self._settled: deque[Item] = deque()
         self._bell = asyncio.Event()
@@ -233,13 +236,13 @@ class Feed:
     def _look(self) -> None:
         """Let more be out where they are handled fast, and no more than at first where they aren't."""
         now = self._monotonic()
-        if not self.outstanding:
+        if not self.outstanding and self._emptied is None:
             self._emptied = now
         seconds = now - self._looked
         if seconds < LOOK_SECONDS:
             return
         is_fast = self._answered * FAST_SECONDS >= self._least * seconds
-        self.most = self._least * (FAST_TIMES if is_fast else 1)
+        self.most = self._least * (self._times if is_fast else 1)
         self._enough = max(1, self.most // 4)
         self._answered, self._looked = 0, now
 

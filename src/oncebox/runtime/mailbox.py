@@ -21,6 +21,8 @@ class Mailbox:
         """Taken and not settled: put back when the database is lost."""
         self.waiting = False
         """Nobody has rung since the worker found nothing."""
+        self._shares = False
+        """The shared line's turn, where both have something."""
 
     def put(self, item: Item) -> None:
         """Add an item and ring."""
@@ -31,10 +33,21 @@ class Mailbox:
         """Wake the worker."""
         raise NotImplementedError
 
-    def take(self) -> Item | None:
-        """The next item, or None."""
+    def take(self, *, loose: bool = False) -> Item | None:
+        """The next item, or None. `loose`: only one that has no place in an order.
+
+        What it looks at is what it takes: others leave items here and take shared ones meanwhile.
+        """
+        own, shared = self.items, self.shared
         try:
-            item = (self.items or self.shared).popleft()
+            if shared and (self._shares or not own):
+                item = shared.popleft()
+                self._shares = False
+            else:
+                if loose and (own[0].lane is not None or own[0].place is not None):
+                    return None
+                item = own.popleft()
+                self._shares = True
         except IndexError:
             return None
         self.active.append(item)

@@ -64,7 +64,8 @@ class Receiver:
                         left = await run_async(receive(work, items), performer)
                         for item in left:
                             self.mailbox.settled(item)
-                            self.mailbox.items.append(item)
+                        # Before what came after them: whatever is stored first is first in its lane.
+                        self.mailbox.items.extendleft(reversed(left))
                         if len(left) == len(items):
                             await asyncio.sleep(AGAIN_SECONDS)  # somebody decides about their rows right now
                         for worker in self.workers:

@@ -163,7 +163,7 @@ class Crew:
         """A worker's hands on a fresh connection."""
         settle = self.settle
 
-        items, single = mailbox.items, work.policy.batch == 1
+        single = work.policy.batch == 1
 
         def settle_one(step: Settle) -> None:
             item = step.item
@@ -172,10 +172,8 @@ class Crew:
             settle(item)
 
         def next_one(step: Next) -> Item | None:
-            # A group or a chain takes only what its kind of transaction can carry; what is shared has no order.
-            if not single or (items and (items[0].lane is not None or items[0].place is not None)):
-                return None
-            return mailbox.take()
+            # A group or a chain takes only what its kind of transaction can carry.
+            return mailbox.take(loose=True) if single else None
 
         performer = Performer(
             work,

@@ -39,6 +39,7 @@ class RabbitSource:
     """One subscription to a queue. `counts_deliveries` and `pins_keys` are known once it is open."""
 
     in_process = False
+    pushes = True
     redelivery_horizon_seconds: float | None = None
 
     def __init__(
