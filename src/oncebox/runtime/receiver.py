@@ -17,7 +17,7 @@ from oncebox.runtime.performer import Performer
 from oncebox.runtime.sessions import AsyncSideChannel, finished
 from oncebox.runtime.workers import TaskWorker, ThreadWorker, pause_seconds, report_loss
 
-STORE_MAX = 200
+STORE_MAX = 300
 """Most that are stored at once: the first of them are worked on while the others are still being stored."""
 AGAIN_SECONDS = 0.02
 """When to look again, where nothing of what was received could be written down."""
