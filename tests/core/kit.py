@@ -244,7 +244,9 @@ class Shop:
                 session,
                 side,
                 is_async=self.kind.is_async,
-                next_item=lambda: mailbox.take() if mailbox is not None and work.policy.batch == 1 else None,
+                next_item=lambda: (
+                    mailbox.take(loose=True) if mailbox is not None and work.policy.batch == 1 else None
+                ),
                 settle=settle,
                 keep=keep,
                 load=self.app.load,

@@ -126,6 +126,19 @@ async def test_handlers_that_get_slow_are_left_with_few() -> None:
         await line.full(LEAST)
 
 
+async def test_what_the_queue_has_meanwhile_does_not_put_off_the_next_look() -> None:
+    async with line_of(2 * LEAST) as line:
+        await line.hurry()
+        await eventually_async(lambda: not line.feed.outstanding)
+        for _ in range(3):
+            line.items.append(Item(Message(id="from the queue"), b""))
+            await line.handle(1, 3600.0)
+        line.send(1000)
+        await line.full(MANY)
+        await line.handle(1, 2 * LOOK_SECONDS)
+        assert line.feed.most == LEAST
+
+
 async def test_a_broker_that_has_nothing_for_a_while_makes_nobody_slow() -> None:
     async with line_of(3 * LEAST + MANY) as line:
         await line.hurry()

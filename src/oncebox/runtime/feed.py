@@ -235,8 +235,10 @@ class Feed:
 
     def _look(self) -> None:
         """Let more be out where they are handled fast, and no more than at first where they aren't."""
+        if self._emptied is not None:
+            return  # nothing was out: what was answered came from the queue
         now = self._monotonic()
-        if not self.outstanding and self._emptied is None:
+        if not self.outstanding:
             self._emptied = now
         seconds = now - self._looked
         if seconds < LOOK_SECONDS:
