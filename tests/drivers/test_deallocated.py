@@ -12,10 +12,13 @@ import pytest
 from oncebox import App, Backoff, Message
 from oncebox.brokers.memory import Memory
 from oncebox.core.outcomes import Status
+from oncebox.core.steps import Begin
+from oncebox.drivers.database import Database
+from oncebox.drivers.session import Settings
 from oncebox.schema import migrate
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "psycopg-async"])
 async def test_worker_gets_over_a_handler_that_deallocates_everything(pg_url: str, driver: str) -> None:
     migrate(pg_url)
     broker = Memory()
@@ -34,7 +37,17 @@ async def test_worker_gets_over_a_handler_that_deallocates_everything(pg_url: st
         if len(runs) == 1:
             conn.execute("DEALLOCATE ALL")
 
-    billing.handler("paid")(on_asyncpg if driver == "asyncpg" else on_psycopg)
+    async def on_psycopg_async(message: Message, conn: psycopg.AsyncConnection[Any]) -> None:
+        runs.append(message.id)
+        if len(runs) == 1:
+            await conn.execute("DEALLOCATE ALL")
+
+    handlers: dict[str, Any] = {
+        "asyncpg": on_asyncpg,
+        "psycopg": on_psycopg,
+        "psycopg-async": on_psycopg_async,
+    }
+    billing.handler("paid")(handlers[driver])
     async with app.running():
         broker.put("payments", *(Message(id=f"evt-{n}", type="paid", payload={}) for n in range(5)))
         await broker.drained("payments")
@@ -46,7 +59,7 @@ async def test_worker_gets_over_a_handler_that_deallocates_everything(pg_url: st
     assert set(runs) == {f"evt-{n}" for n in range(5)}
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "psycopg-async"])
 async def test_a_claim_that_could_not_be_prepared_costs_no_other_message_anything(
     pg_url: str, driver: str
 ) -> None:
@@ -60,13 +73,20 @@ async def test_a_claim_that_could_not_be_prepared_costs_no_other_message_anythin
 
     def on_psycopg(message: Message, conn: psycopg.Connection[Any]) -> None: ...
 
-    billing.handler("paid")(on_asyncpg if driver == "asyncpg" else on_psycopg)
+    async def on_psycopg_async(message: Message, conn: psycopg.AsyncConnection[Any]) -> None: ...
+
+    handlers: dict[str, Any] = {
+        "asyncpg": on_asyncpg,
+        "psycopg": on_psycopg,
+        "psycopg-async": on_psycopg_async,
+    }
+    billing.handler("paid")(handlers[driver])
 
     async def process(message_id: str) -> Status:
         message = Message(id=message_id, type="paid", payload={})
-        if driver == "asyncpg":
-            return (await billing.process(message)).status
-        return (await asyncio.to_thread(billing.process_sync, message)).status
+        if driver == "psycopg":
+            return (await asyncio.to_thread(billing.process_sync, message)).status
+        return (await billing.process(message)).status
 
     with psycopg.connect(pg_url) as other:
         other.execute("LOCK TABLE oncebox.ledger IN SHARE MODE")
@@ -76,23 +96,44 @@ async def test_a_claim_that_could_not_be_prepared_costs_no_other_message_anythin
     await app.aclose()
 
 
-async def test_a_handler_that_drops_what_it_made_keeps_its_connection(pg_url: str) -> None:
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_a_handler_that_drops_what_it_made_keeps_its_connection(pg_url: str, awaits: bool) -> None:
     """psycopg deallocates everything when it sees a DROP pass; that must not cost a connection each time."""
     migrate(pg_url)
     broker = Memory()
     app = App(pg_url)
     billing = app.consumer("billing", broker.queue("payments"), concurrency=1)
     servers: set[int] = set()
+    # psycopg prepares what comes again, and then has something to deallocate.
+    statements = [*["SELECT 1"] * 7, "CREATE TEMP TABLE note (word text)", "DROP TABLE note"]
 
-    @billing.handler("paid")
     def captured(message: Message, conn: psycopg.Connection[Any]) -> None:
-        for _ in range(7):  # psycopg prepares what comes again, and then has something to deallocate
-            conn.execute("SELECT %s::int", (1,))
-        conn.execute("CREATE TEMP TABLE note (word text)")
-        conn.execute("DROP TABLE note")
+        for statement in statements:
+            conn.execute(statement.encode())
         servers.add(conn.info.backend_pid)
 
+    async def captured_async(message: Message, conn: psycopg.AsyncConnection[Any]) -> None:
+        for statement in statements:
+            await conn.execute(statement.encode())
+        servers.add(conn.info.backend_pid)
+
+    billing.handler("paid")(captured_async if awaits else captured)
     async with app.running():
         broker.put("payments", *(Message(id=f"evt-{n}", type="paid", payload={}) for n in range(20)))
         await broker.drained("payments")
     assert len(servers) == 1
+
+
+async def test_a_rollback_leaves_what_is_prepared(pg_url: str) -> None:
+    """Through a cursor, psycopg would see it pass and deallocate everything."""
+    migrate(pg_url)
+    session = await Database(pg_url).connect_async(Settings())
+    await session.begin(Begin("a-token"))
+    for _ in range(7):
+        await session.raw.execute("SELECT 1 WHERE %s", (True,))
+    names = "SELECT name FROM pg_prepared_statements ORDER BY name"
+    before = await (await session.raw.execute(names)).fetchall()
+    await session.rollback()
+    assert await (await session.raw.execute(names)).fetchall() == before
+    assert any(name.startswith("oncebox") for (name,) in before)
+    await session.close()

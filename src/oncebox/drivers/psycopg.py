@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
 from oncebox import errors
 from oncebox.core.queries import Queries
@@ -37,7 +39,53 @@ def _values(call: Call) -> list[Any]:
     return [params[name] for name in call.query.order]
 
 
-class PsycopgSession(PostgresSession):
+class _Psycopg(PostgresSession):
+    """What both kinds share: what libpq's answers mean."""
+
+    def _learn(self, claims: postgresql.Claims, answer: PGresult) -> None:
+        """The answer to `_ask`: without tables nothing is prepared, and the first statement says so."""
+        if answer.status == ExecStatus.TUPLES_OK:
+            self.claims = claims
+            if answer.get_value(0, 0) == b"t":
+                self.check = postgresql.check(self.queries)
+
+    def _ask(self, claims: postgresql.Claims) -> bytes:
+        return f"{claims.prepare()}; {postgresql.has_check(self.queries)}".encode()
+
+    def _rows(self, answer: PGresult, committing: bool) -> int:
+        """How many rows the last statement changed, or what the server refused."""
+        if answer.status in _OK:
+            return answer.command_tuples or 0
+        refusal = psycopg.errors.error_from_result(answer, "utf-8")
+        self.broken = self.raw.closed
+        if refusal.sqlstate is None:
+            # Not the server's word but libpq's own: nobody is there any more.
+            self.broken = True
+            raise postgresql.translate(None, committing=committing) from refusal
+        self._failed(refusal.sqlstate)
+        raise translated(refusal, committing=committing) from refusal
+
+    def handled(self) -> None:
+        # All is well as a rule, and libpq says so in one word; it knows no status of a connection that was closed.
+        if self.raw.pgconn.transaction_status != TransactionStatus.INTRANS:
+            super().handled()
+
+    def failed(self) -> bool:
+        return bool(self.raw.info.transaction_status == TransactionStatus.INERROR)
+
+    def in_transaction(self) -> bool:
+        return bool(self.raw.info.transaction_status != TransactionStatus.IDLE)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if self.raw.closed:
+            self.broken = True
+            if self.raw.broken:
+                return errors.DatabaseUnavailable("the database connection was lost")
+            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
+        return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
+
+
+class PsycopgSession(_Psycopg):
     """A blocking psycopg connection."""
 
     raw: psycopg.Connection[Any]
@@ -77,31 +125,17 @@ class PsycopgSession(PostgresSession):
 
     def _prepare(self) -> None:
         claims = postgresql.Claims(self.queries)
-        ask = f"{claims.prepare()}; {postgresql.has_check(self.queries)}"
-        result = self.raw.pgconn.exec_(ask.encode())
-        if result.status == ExecStatus.TUPLES_OK:
-            self.claims = claims
-            if result.get_value(0, 0) == b"t":
-                self.check = postgresql.check(self.queries)
+        self._learn(claims, self.raw.pgconn.exec_(self._ask(claims)))
 
     def _script(self, text: str, *, committing: bool = False) -> int:
         # Straight to libpq, which releases the GIL while it waits: half the cost of a cursor. And
         # psycopg, when it sees a ROLLBACK pass, deallocates every prepared statement, ours too.
         try:
-            result = self.raw.pgconn.exec_(text.encode())
+            answer = self.raw.pgconn.exec_(text.encode())
         except psycopg.Error as error:
             self.broken = True
             raise translated(error, committing=committing) from error
-        if result.status not in _OK:
-            refusal = psycopg.errors.error_from_result(result, "utf-8")
-            self.broken = self.raw.closed
-            if refusal.sqlstate is None:
-                # Not the server's word but libpq's own: nobody is there any more.
-                self.broken = True
-                raise postgresql.translate(None, committing=committing) from refusal
-            self._failed(refusal.sqlstate)
-            raise translated(refusal, committing=committing) from refusal
-        return result.command_tuples or 0
+        return self._rows(answer, committing)
 
     def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
@@ -111,28 +145,9 @@ class PsycopgSession(PostgresSession):
             self.broken = self.raw.closed
             raise translated(error) from error
 
-    def handled(self) -> None:
-        # All is well as a rule, and libpq says so in one word; it knows no status of a connection that was closed.
-        if self.raw.pgconn.transaction_status != TransactionStatus.INTRANS:
-            super().handled()
-
-    def failed(self) -> bool:
-        return self.raw.info.transaction_status == TransactionStatus.INERROR
-
-    def in_transaction(self) -> bool:
-        return self.raw.info.transaction_status != TransactionStatus.IDLE
-
     def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
         self._script(text)
-
-    def _translated(self, error: BaseException) -> BaseException:
-        if self.raw.closed:
-            self.broken = True
-            if self.raw.broken:
-                return errors.DatabaseUnavailable("the database connection was lost")
-            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
-        return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
 
     def rollback(self) -> None:
         # Twice: a cancellation meant for the handler's statement may come late and hit the first.
@@ -156,7 +171,7 @@ class PsycopgSession(PostgresSession):
         self.raw.close()
 
 
-class AsyncPsycopgSession(PostgresSession):
+class AsyncPsycopgSession(_Psycopg):
     """An async psycopg connection."""
 
     raw: psycopg.AsyncConnection[Any]
@@ -188,15 +203,33 @@ class AsyncPsycopgSession(PostgresSession):
             raise unreachable(error) from None
         return session
 
+    def begin(self, step: Begin) -> Any:
+        return super().begin(step) if self.pooled or self.claims is not None else self._begin_prepared(step)
+
+    async def _begin_prepared(self, step: Begin) -> Any:
+        claims = postgresql.Claims(self.queries)
+        try:
+            self._learn(claims, await self._exchange(self._ask(claims)))
+        except psycopg.Error as error:
+            self.broken = True
+            raise translated(error) from error
+        return await super().begin(step)
+
+    async def _exchange(self, text: bytes) -> PGresult:
+        # By libpq, as the blocking one does, and for the same two reasons.
+        raw = self.raw
+        async with raw.lock:
+            raw.pgconn.send_query(text)
+            answers: list[PGresult] = await raw.wait(generators.execute(raw.pgconn))
+        return answers[-1]
+
     async def _script(self, text: str, *, committing: bool = False) -> int:
         try:
-            cursor = await self.raw.execute(text.encode())
-            while cursor.nextset():
-                pass
+            answer = await self._exchange(text.encode())
         except psycopg.Error as error:
-            self.broken = self.raw.closed
+            self.broken = True
             raise translated(error, committing=committing) from error
-        return cursor.rowcount
+        return self._rows(answer, committing)
 
     async def _fetch(self, call: Call) -> list[tuple[Any, ...]]:
         try:
@@ -206,29 +239,15 @@ class AsyncPsycopgSession(PostgresSession):
             self.broken = self.raw.closed
             raise translated(error) from error
 
-    def failed(self) -> bool:
-        return self.raw.info.transaction_status == TransactionStatus.INERROR
-
-    def in_transaction(self) -> bool:
-        return self.raw.info.transaction_status != TransactionStatus.IDLE
-
     async def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
         await self._script(text)
 
-    def _translated(self, error: BaseException) -> BaseException:
-        if self.raw.closed:
-            self.broken = True
-            if self.raw.broken:
-                return errors.DatabaseUnavailable("the database connection was lost")
-            return errors.TransactionEnded("the handler closed the connection; it belongs to the runtime")
-        return translated(error) if isinstance(error, psycopg.Error) and error.sqlstate else error
-
     async def rollback(self) -> None:
         try:
-            if self.raw.info.transaction_status != TransactionStatus.IDLE:
-                await self.raw.execute(b"ROLLBACK")
-        except psycopg.Error:
+            if self.in_transaction():
+                await self._script("ROLLBACK")
+        except errors.OnceboxError:
             self.broken = True
 
     async def listen(self, channel: str, ring: Callable[[], None]) -> None:
