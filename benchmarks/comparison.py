@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from benchmarks.contenders.base import Contender
 from benchmarks.contenders.handmade_asyncpg import HandmadeAsyncpg
 from benchmarks.contenders.handmade_psycopg import HandmadePsycopg
+from benchmarks.contenders.handmade_psycopg_async import HandmadePsycopgAsync
 from benchmarks.load import Load
 
 Make = Callable[[str], Contender]
 
+HANDMADE: dict[str, Callable[[str, int, Load], Contender]] = {
+    "psycopg": HandmadePsycopg,
+    "psycopg-async": HandmadePsycopgAsync,
+    "asyncpg": HandmadeAsyncpg,
+}
+
 BOTH = ("psycopg", "asyncpg")
 """The first one is what QUICK measures."""
 ASYNCPG_FIRST = ("asyncpg", "psycopg")
+ALL = (*BOTH, "psycopg-async")
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,7 @@ def handmade(flow: str, concurrency: int = 1, load: Callable[[], Load] = Load) -
     """A hand-written flow on the driver asked for."""
 
     def make(driver: str) -> Contender:
-        kind = HandmadeAsyncpg if driver == "asyncpg" else HandmadePsycopg
-        return kind(flow, concurrency, load())
+        return HANDMADE[driver](flow, concurrency, load())
 
     return make
 

@@ -114,7 +114,20 @@ def _loads() -> list[Comparison]:
 
 def _flows() -> list[Comparison]:
     """What is usually written by hand."""
-    return [
+    against = [
+        Comparison(
+            f"vs_pending_{how}",
+            f"inline against pending → processing → completed {what}, c=1",
+            handmade(f"pending_{how}"),
+            library("inline"),
+            quick=False,
+        )
+        for how, what in (
+            ("bare", "in a table of keys and states alone"),
+            ("seen", "with a commit of its own for pending"),
+        )
+    ]
+    return against + [
         Comparison(
             f"{flow}_c{c}",
             f"hand-written {flow}, c={c}, against A",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import brokers
-from benchmarks.comparison import ASYNCPG_FIRST, Comparison, handmade, unprotected
+from benchmarks.comparison import ALL, ASYNCPG_FIRST, Comparison, handmade, unprotected
 from benchmarks.contenders.guard import alone, guard
 from benchmarks.contenders.sqlite import SqliteLibrary, SqliteUnprotected
 from benchmarks.context import context
@@ -18,7 +18,7 @@ def figures() -> list[Comparison]:
     """One for each bar that is a ratio of two rates."""
     stored = library("stored, batch=100", mode="stored", batch=100)
     return [
-        Comparison("inline_c1", "inline, c=1, against A", unprotected(), library("inline"), bar=0.95),
+        Comparison("inline_c1", "inline, c=1, against A", unprotected(), library("inline"), ALL, bar=0.95),
         Comparison(
             "inline_c16",
             "inline, c=16, against A",
@@ -46,6 +46,7 @@ def figures() -> list[Comparison]:
             "guard in the user's transaction, against the same without it",
             alone,
             guard,
+            ALL,
             bar=0.70,
         ),
         Comparison(
@@ -78,7 +79,9 @@ def figures() -> list[Comparison]:
             library("batch=100, set-based", batch=100, set_based=True),
             bar=10.0,
         ),
-        Comparison("stored", "stored, end to end, batch=100, c=1, against A", unprotected(), stored, bar=2.5),
+        Comparison(
+            "stored", "stored, end to end, batch=100, c=1, against A", unprotected(), stored, ALL, bar=2.5
+        ),
         Comparison(
             "stored_set",
             "stored, end to end, set-based, c=1, against A",
@@ -99,6 +102,7 @@ def figures() -> list[Comparison]:
             "inline against pending → processing → completed, c=1",
             handmade("pending"),
             library("inline"),
+            ALL,
             bar=1.8,
         ),
         Comparison(

@@ -28,6 +28,13 @@ CREATE TABLE handmade (
     consumer text COLLATE "C" NOT NULL, message_id text COLLATE "C" NOT NULL, status text NOT NULL,
     received timestamptz NOT NULL DEFAULT statement_timestamp(), PRIMARY KEY (consumer, message_id)
 );
+CREATE TABLE handmade_inbox (
+    consumer text COLLATE "C" NOT NULL, message_id text COLLATE "C" NOT NULL, payload jsonb NOT NULL,
+    status text NOT NULL CHECK (status IN ('pending', 'processing', 'completed', 'failed')),
+    received timestamptz NOT NULL DEFAULT statement_timestamp(), processed timestamptz,
+    PRIMARY KEY (consumer, message_id)
+);
+CREATE INDEX ON handmade_inbox (status, received) WHERE status IN ('pending', 'processing');
 """
 
 
@@ -97,7 +104,7 @@ class Stage:
             "SELECT tablename FROM pg_tables WHERE schemaname = 'oncebox' AND tablename <> 'version'"
         )
         names = [sql.Identifier("oncebox", row[0]) for row in tables]
-        names += [sql.Identifier("account"), sql.Identifier("handmade")]
+        names += [sql.Identifier(name) for name in ("account", "handmade", "handmade_inbox")]
         self.observer.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(names)))
         self.observer.execute("INSERT INTO account (id) SELECT generate_series(1, %s)", (ACCOUNTS,))
         self.observer.execute("VACUUM ANALYZE account")

@@ -13,7 +13,12 @@ UPDATE_PSYCOPG = UPDATE.format("%s", "%s")
 UPDATE_ASYNCPG = UPDATE.format("$1", "$2")
 UPDATE_SQLITE = UPDATE.format("?", "?")
 
-DRIVER_NAMES = {"psycopg": "psycopg", "asyncpg": "asyncpg + uvloop", "sqlite": "sqlite3"}
+DRIVER_NAMES = {
+    "psycopg": "psycopg",
+    "psycopg-async": "psycopg async + uvloop",
+    "asyncpg": "asyncpg + uvloop",
+    "sqlite": "sqlite3",
+}
 
 
 class ContenderEnded(Exception):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.contenders import handmade_asyncpg, handmade_psycopg
+from benchmarks.contenders import handmade_asyncpg, handmade_psycopg, handmade_psycopg_async
 from benchmarks.contenders.base import Contender
 from benchmarks.contenders.handmade_asyncpg import HandmadeAsyncpg
 from benchmarks.contenders.handmade_psycopg import HandmadePsycopg
+from benchmarks.contenders.handmade_psycopg_async import HandmadePsycopgAsync
 from oncebox import Inbox, Message
 
 inbox = Inbox("bench-guard")
@@ -38,9 +39,22 @@ async def guarded_async(conn: Any, message: Message) -> None:
             await handmade_asyncpg.effect(conn, message)
 
 
+async def guarded_psycopg_async(conn: Any, message: Message) -> None:
+    """What a user of psycopg's async connections writes."""
+    once = inbox.once(conn, message.id, source=message.source, type=message.type, payload=message.payload)
+    async with once as claim:
+        if claim.first:
+            await handmade_psycopg_async.effect(conn, message)
+    await conn.commit()
+
+
 def alone(driver: str) -> Contender:
     """The transaction that the guard joins, without it."""
-    return HandmadeAsyncpg("unprotected_block") if driver == "asyncpg" else HandmadePsycopg("unprotected")
+    if driver == "asyncpg":
+        return HandmadeAsyncpg("unprotected_block")
+    return (
+        HandmadePsycopgAsync("unprotected") if driver == "psycopg-async" else HandmadePsycopg("unprotected")
+    )
 
 
 def guard(driver: str) -> Contender:
@@ -49,6 +63,8 @@ def guard(driver: str) -> Contender:
     contender.label = "guard"
     if isinstance(contender, HandmadePsycopg):
         contender._flow = guarded
+    elif isinstance(contender, HandmadePsycopgAsync):
+        contender._flow = guarded_psycopg_async
     elif isinstance(contender, HandmadeAsyncpg):
         contender._flow = guarded_async
     return contender

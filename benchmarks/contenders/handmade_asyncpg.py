@@ -14,9 +14,18 @@ from benchmarks.load import Load, decode
 from benchmarks.stage import Place
 from oncebox import Message
 
+PENDING = (
+    "INSERT INTO handmade_inbox (consumer, message_id, payload, status) VALUES ('bench', $1, $2, 'pending') "
+    "ON CONFLICT DO NOTHING"
+)
+PROCESSING = "UPDATE handmade_inbox SET status = 'processing' WHERE consumer = 'bench' AND message_id = $1"
+COMPLETED = (
+    "UPDATE handmade_inbox SET status = 'completed', processed = statement_timestamp() "
+    "WHERE consumer = 'bench' AND message_id = $1"
+)
 INSERT = "INSERT INTO handmade (consumer, message_id, status) VALUES ('bench', $1, $2) ON CONFLICT DO NOTHING"
 SET_STATUS = "UPDATE handmade SET status = $1 WHERE consumer = 'bench' AND message_id = $2"
-SELECT = "SELECT status FROM handmade WHERE consumer = 'bench' AND message_id = $1 FOR UPDATE"
+SELECT = "SELECT status FROM handmade_inbox WHERE consumer = 'bench' AND message_id = $1 FOR UPDATE"
 
 
 async def effect(conn: Any, message: Message) -> None:
@@ -39,7 +48,27 @@ async def unprotected_block(conn: Any, message: Message) -> None:
 
 
 async def pending(conn: Any, message: Message) -> None:
-    """pending → processing → completed."""
+    """pending → processing → completed, with the table that such flows have in print."""
+    await conn.execute("BEGIN")
+    if await conn.execute(PENDING, message.id, bytes(message.payload).decode()) == "INSERT 0 1":
+        await conn.execute(PROCESSING, message.id)
+        await effect(conn, message)
+        await conn.execute(COMPLETED, message.id)
+    await conn.execute("COMMIT")
+
+
+async def pending_seen(conn: Any, message: Message) -> None:
+    """The same, with a commit of its own for what is pending, so that others can see it."""
+    if await conn.execute(PENDING, message.id, bytes(message.payload).decode()) == "INSERT 0 1":
+        await conn.execute("BEGIN")
+        await conn.execute(PROCESSING, message.id)
+        await effect(conn, message)
+        await conn.execute(COMPLETED, message.id)
+        await conn.execute("COMMIT")
+
+
+async def pending_bare(conn: Any, message: Message) -> None:
+    """The same in one transaction, in a table of keys and states: no payload, nothing to find what is stuck by."""
     await conn.execute("BEGIN")
     if await conn.execute(INSERT, message.id, "pending") == "INSERT 0 1":
         await conn.execute(SET_STATUS, "processing", message.id)
@@ -52,9 +81,9 @@ async def select_for_update(conn: Any, message: Message) -> None:
     """Look, insert, handle, complete."""
     await conn.execute("BEGIN")
     if await conn.fetchrow(SELECT, message.id) is None:
-        await conn.execute(INSERT, message.id, "processing")
+        await conn.execute(PENDING, message.id, bytes(message.payload).decode())
         await effect(conn, message)
-        await conn.execute(SET_STATUS, "completed", message.id)
+        await conn.execute(COMPLETED, message.id)
     await conn.execute("COMMIT")
 
 
@@ -70,6 +99,8 @@ FLOWS: dict[str, Callable[[Any, Message], Awaitable[None]]] = {
     "unprotected": unprotected,
     "unprotected_block": unprotected_block,
     "pending": pending,
+    "pending_seen": pending_seen,
+    "pending_bare": pending_bare,
     "select_for_update": select_for_update,
     "insert_complete": insert_complete,
 }

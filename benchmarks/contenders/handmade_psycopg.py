@@ -17,9 +17,18 @@ from oncebox import Message
 
 Connection = psycopg.Connection[Any]
 
+PENDING = (
+    "INSERT INTO handmade_inbox (consumer, message_id, payload, status) VALUES ('bench', %s, %s, 'pending') "
+    "ON CONFLICT DO NOTHING"
+)
+PROCESSING = "UPDATE handmade_inbox SET status = 'processing' WHERE consumer = 'bench' AND message_id = %s"
+COMPLETED = (
+    "UPDATE handmade_inbox SET status = 'completed', processed = statement_timestamp() "
+    "WHERE consumer = 'bench' AND message_id = %s"
+)
 INSERT = "INSERT INTO handmade (consumer, message_id, status) VALUES ('bench', %s, %s) ON CONFLICT DO NOTHING"
 SET_STATUS = "UPDATE handmade SET status = %s WHERE consumer = 'bench' AND message_id = %s"
-SELECT = "SELECT status FROM handmade WHERE consumer = 'bench' AND message_id = %s FOR UPDATE"
+SELECT = "SELECT status FROM handmade_inbox WHERE consumer = 'bench' AND message_id = %s FOR UPDATE"
 
 
 def effect(conn: Connection, message: Message) -> None:
@@ -41,7 +50,27 @@ def unprotected_block(conn: Connection, message: Message) -> None:
 
 
 def pending(conn: Connection, message: Message) -> None:
-    """pending → processing → completed."""
+    """pending → processing → completed, with the table that such flows have in print."""
+    if conn.execute(PENDING, (message.id, bytes(message.payload).decode())).rowcount == 1:
+        conn.execute(PROCESSING, (message.id,))
+        effect(conn, message)
+        conn.execute(COMPLETED, (message.id,))
+    conn.commit()
+
+
+def pending_seen(conn: Connection, message: Message) -> None:
+    """The same, with a commit of its own for what is pending, so that others can see it."""
+    inserted = conn.execute(PENDING, (message.id, bytes(message.payload).decode())).rowcount
+    conn.commit()
+    if inserted == 1:
+        conn.execute(PROCESSING, (message.id,))
+        effect(conn, message)
+        conn.execute(COMPLETED, (message.id,))
+        conn.commit()
+
+
+def pending_bare(conn: Connection, message: Message) -> None:
+    """The same in one transaction, in a table of keys and states: no payload, nothing to find what is stuck by."""
     if conn.execute(INSERT, (message.id, "pending")).rowcount == 1:
         conn.execute(SET_STATUS, ("processing", message.id))
         effect(conn, message)
@@ -52,9 +81,9 @@ def pending(conn: Connection, message: Message) -> None:
 def select_for_update(conn: Connection, message: Message) -> None:
     """Look, insert, handle, complete."""
     if conn.execute(SELECT, (message.id,)).fetchone() is None:
-        conn.execute(INSERT, (message.id, "processing"))
+        conn.execute(PENDING, (message.id, bytes(message.payload).decode()))
         effect(conn, message)
-        conn.execute(SET_STATUS, ("completed", message.id))
+        conn.execute(COMPLETED, (message.id,))
     conn.commit()
 
 
@@ -69,6 +98,8 @@ FLOWS: dict[str, Callable[[Connection, Message], None]] = {
     "unprotected": unprotected,
     "unprotected_block": unprotected_block,
     "pending": pending,
+    "pending_seen": pending_seen,
+    "pending_bare": pending_bare,
     "select_for_update": select_for_update,
     "insert_complete": insert_complete,
 }

@@ -18,7 +18,7 @@ from benchmarks.stage import Place
 from oncebox import App, Backoff, Consumer, Message
 from oncebox.brokers.memory import Memory
 
-SCHEMES = {"psycopg": "postgresql", "asyncpg": "postgresql+asyncpg"}
+SCHEMES = {"psycopg": "postgresql", "psycopg-async": "postgresql", "asyncpg": "postgresql+asyncpg"}
 LOOK_SECONDS = 0.001
 NEARLY = 0.98
 """From here on the queue is looked at: workers may lose a count to each other, and duplicates run no handler."""
@@ -138,6 +138,19 @@ def psycopg_handler(count: Count) -> Any:
     return captured
 
 
+def psycopg_async_handler(count: Count) -> Any:
+    """One message, awaiting psycopg."""
+
+    async def captured(payment: Payment, conn: psycopg.AsyncConnection[Any]) -> None:
+        if not payment.amount:
+            raise ValueError("this account is closed")
+        cursor = await conn.execute(UPDATE_PSYCOPG, (payment.amount, payment.account))
+        assert cursor.rowcount == 1
+        count(1)
+
+    return captured
+
+
 def asyncpg_handler(count: Count) -> Any:
     """One message, awaiting."""
 
@@ -177,6 +190,7 @@ def asyncpg_set_handler(count: Count) -> Any:
 HANDLERS: dict[tuple[str, bool], Callable[[Count], Any]] = {
     ("psycopg", False): psycopg_handler,
     ("psycopg", True): psycopg_set_handler,
+    ("psycopg-async", False): psycopg_async_handler,
     ("asyncpg", False): asyncpg_handler,
     ("asyncpg", True): asyncpg_set_handler,
 }
