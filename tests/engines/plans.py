@@ -252,7 +252,7 @@ def explain(
 
 
 def _literal(value: Any) -> str:
-    is_bytes = isinstance(value, list) and isinstance(value[0], bytes)
+    is_bytes = isinstance(value, list) and any(isinstance(one, bytes) for one in value)
     return postgresql.literal(value) + ("::bytea[]" if is_bytes else "")
 
 

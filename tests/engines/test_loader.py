@@ -8,7 +8,7 @@ import pytest
 
 from oncebox.core.queries import Query
 from oncebox.engines.migrations import DIALECTS, versions
-from oncebox.engines.queries import check_schema_name, load, prefix
+from oncebox.engines.queries import check_schema_name, columns, load, prefix
 from oncebox.errors import ConfigError
 
 FOLDER = Path(str(resources.files("oncebox.engines"))) / "sql"
@@ -135,3 +135,9 @@ def test_versions_are_numbered_without_a_gap(dialect: str) -> None:
 def test_an_unknown_dialect_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="postgresql, sqlite"):
         versions("mysql")
+
+
+def test_a_column_without_values_is_sent_empty_and_one_with_gaps_is_not() -> None:
+    rows = [{"id": "a", "key": None, "lane": None}, {"id": "b", "key": "k", "lane": None}]
+    assert columns(rows) == {"id": ["a", "b"], "key": [None, "k"], "lane": []}
+    assert columns([]) == {}

@@ -79,5 +79,11 @@ def _statement(lines: list[str]) -> str:
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as one list per column, for engines that take arrays."""
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    """Rows as one list per column, for engines that take arrays. A column without any value is an empty list: next to
+    the others unnest makes it NULL in every row, and nobody has to write or read it."""
+    return {name: _column(name, rows) for name in rows[0]} if rows else {}
+
+
+def _column(name: str, rows: list[dict[str, Any]]) -> list[Any]:
+    values = [row[name] for row in rows]
+    return [] if values[0] is None and values.count(None) == len(values) else values
