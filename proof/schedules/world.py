@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from oncebox import App, Backoff, Message
@@ -133,12 +134,13 @@ class World:
             item.version = by_alphabet(message) if self.ordering == "sequence" else None
         return item
 
-    def settle(self, item: Item) -> None:
-        """The broker's answer."""
-        assert item.outcome is not None
-        if item.delivery in self.pending and item.outcome.answer is Answer.ACK:
-            del self.pending[item.delivery]
-            self.acked.append((self.name, item.message.source, item.message.id))
+    def settle(self, items: Sequence[Item]) -> None:
+        """The broker's answers."""
+        for item in items:
+            assert item.outcome is not None
+            if item.delivery in self.pending and item.outcome.answer is Answer.ACK:
+                del self.pending[item.delivery]
+                self.acked.append((self.name, item.message.source, item.message.id))
 
     def work(self, policy: Policy) -> Work:
         """A new worker's constants."""

@@ -232,11 +232,11 @@ class Shop:
         """Run a flow as a worker would. `Next` finds what is in `mailbox`; `through` may intercept steps."""
         work = self.work_of(consumer, slot)
 
-        def settle(item: Item) -> None:
+        def settle(items: Sequence[Item]) -> None:
             if mailbox is not None:
-                mailbox.settled(item)
+                mailbox.settled(items)
             if settled is not None:
-                settled.append(item)
+                settled.extend(items)
 
         def hands(session: Any, side: Any) -> Perform:
             performer = Performer(

@@ -178,7 +178,7 @@ def test_an_inline_batch_is_one_transaction_with_its_culprit_charged_in_it() -> 
         inline_batch(work(batch=2), [good, bad]),
         [
             (Begin, 0), (Fetch, claimed(good, bad)), (Save, None), (Handle, None), (Handle, ValueError("no")),
-            (Restore, None), (Handle, {"n": 1}), (Fetch, [(0, 0)]), (Commit, 0), (Settle, None), (Settle, None),
+            (Restore, None), (Handle, {"n": 1}), (Fetch, [(0, 0)]), (Commit, 0), (Settle, None),
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[8]) == ["keep_result", "record_attempt", "unclaim"]
@@ -203,7 +203,7 @@ def test_a_culprit_that_is_not_tried_again_keeps_its_claim(
         inline_batch(work(batch=2), [bad, good]),
         [
             (Begin, 0), (Fetch, claimed(good, bad)), (Save, None), (Handle, error), (Restore, None),
-            (Handle, None), (Fetch, [(0, 0)]), (Commit, 0), (Settle, None), (Settle, None),
+            (Handle, None), (Fetch, [(0, 0)]), (Commit, 0), (Settle, None),
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[7]) == queries
@@ -217,7 +217,7 @@ def test_a_batch_names_its_duplicates_and_buries_its_conflicts() -> None:
         inline_batch(work(batch=3), [new, seen, clash]),
         [
             (Begin, 0), (Fetch, claimed(new)), (Fetch, [known(seen, body=b"7"), known(clash, fingerprint=b"other")]),
-            (Fetch, [(1,)]), (Handle, None), (Commit, 0), (Settle, None), (Settle, None), (Settle, None),
+            (Fetch, [(1,)]), (Handle, None), (Commit, 0), (Settle, None),
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[5]) == ["bury"]
@@ -282,7 +282,7 @@ def test_a_success_grows_the_limit_back_by_one() -> None:
         inline_batch(worker, items),
         [
             (Begin, 0), (Fetch, claimed(*items)), (Save, None), (Handle, None), (Handle, None), (Commit, 0),
-            (Settle, None), (Settle, None),
+            (Settle, None),
         ],
     )  # fmt: skip
     assert worker.limit == 4
@@ -294,7 +294,7 @@ def test_a_lazy_duplicate_in_a_batch_is_flushed_before_anything_is_settled() -> 
         inline_batch(work(batch=2), [new, seen]),
         [
             (Begin, 0), (Fetch, claimed(new)), (Fetch, [known(seen, lazy=True)]), (Handle, None), (Commit, 0),
-            (Flush, 1), (Settle, None), (Settle, None),
+            (Flush, 1), (Settle, None),
         ],
     )  # fmt: skip
     assert flow.finished
@@ -308,7 +308,7 @@ def test_where_it_goes_on_a_batchs_commit_opens_the_next_ones_transaction() -> N
     items = [item(f"evt-{n}") for n in range(4)]
     worker = work(batch=2)
     batch: list[tuple[type, object]] = [
-        (Save, None), (Handle, None), (Handle, None), (Commit, 0), (Settle, None), (Settle, None),
+        (Save, None), (Handle, None), (Handle, None), (Commit, 0), (Settle, None),
     ]  # fmt: skip
     flow = play(
         inline_batch(worker, items[:2], None, yes), [(Begin, 0), (Fetch, claimed(*items[:2])), *batch]
@@ -329,7 +329,7 @@ def test_nothing_is_opened_where_something_is_still_to_be_flushed_or_was_left() 
         inline_batch(work(batch=2), [new, seen], None, yes),
         [
             (Begin, 0), (Fetch, claimed(new)), (Fetch, [known(seen, lazy=True)]), (Handle, None), (Commit, 0),
-            (Flush, 1), (Settle, None), (Settle, None),
+            (Flush, 1), (Settle, None),
         ],
     )  # fmt: skip
     assert flow.value == ([], None)
@@ -362,7 +362,6 @@ def test_a_commit_that_fails_with_what_it_was_to_open_is_left_to_the_claims_of_t
             (Fetch, [known(one) for one in items]),
             (Commit, 0),
             (Settle, None),
-            (Settle, None),
         ],
     )
     assert [one.outcome and one.outcome.status for one in items] == [Status.DUPLICATE] * 2
@@ -385,7 +384,7 @@ def test_a_turn_takes_one_batch_after_the_other_and_rolls_back_what_was_opened_f
         assert commit.then is not None
         if start == 2:
             mailbox.items.clear()  # called back, as when a partition is revoked
-        for reply in (0, None, None):
+        for reply in (0, None):
             flow.reply(reply)
     flow.expect(Rollback)
     flow.reply(None)

@@ -36,8 +36,9 @@ def worker(dialect: str = "postgresql", **policy: object) -> Work:
 
 def outcome_of(step: Step) -> Outcome:
     assert isinstance(step, Settle)
-    assert step.item.outcome is not None
-    return step.item.outcome
+    [item] = step.items
+    assert item.outcome is not None
+    return item.outcome
 
 
 def test_a_long_handler_runs_outside_the_transaction_that_leased_its_message() -> None:

@@ -20,9 +20,9 @@ def test_storing_is_one_statement_and_the_ack_comes_after_it() -> None:
     one, two = item("evt-1"), item("evt-2")
     flow = play(
         receive(work(mode="stored"), [one, two]),
-        [(Fetch, [("", "evt-1"), ("", "evt-2")]), (Settle, None), (Settle, None)],
+        [(Fetch, [("", "evt-1"), ("", "evt-2")]), (Settle, None)],
     )
-    assert script_of(flow.steps) == ["Fetch(store)", "Settle", "Settle"]
+    assert script_of(flow.steps) == ["Fetch(store)", "Settle"]
     assert flow.value == []
     assert one.outcome is not None
     assert one.outcome.status is Status.STORED
@@ -43,7 +43,7 @@ def test_a_redelivery_is_answered_by_what_is_known_and_a_conflict_is_buried_besi
         receive(work(mode="stored"), [waiting, done, clash]),
         [
             (Fetch, []), (Fetch, rows), (Begin, 0), (Fetch, [(1,)]), (Commit, 0),
-            (Settle, None), (Settle, None), (Settle, None),
+            (Settle, None),
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[4]) == ["bury"]
@@ -79,7 +79,7 @@ def test_what_is_due_is_taken_marked_handled_and_finished_in_one_transaction() -
         work_batch(work(mode="stored", batch=3)),
         [
             (Begin, 1), (Fetch, [queued(1), queued(2)]), (Side, []), (Save, None), (Handle, {"n": 1}), (Handle, None),
-            (Commit, 0), (Settle, None), (Settle, None),
+            (Commit, 0), (Settle, None),
         ],
     )  # fmt: skip
     assert script_of(flow.steps)[:3] == ["Begin(fence)", "Fetch(take)", "Side(mark)"]
@@ -90,7 +90,7 @@ def test_what_is_due_is_taken_marked_handled_and_finished_in_one_transaction() -
 TWO: list[tuple[type, object]] = [
     (Fetch, [queued(1), queued(2)]), (Side, []), (Save, None), (Handle, None), (Handle, None),
 ]  # fmt: skip
-SETTLED: list[tuple[type, object]] = [(Settle, None), (Settle, None)]
+SETTLED: list[tuple[type, object]] = [(Settle, None)]
 
 
 def test_a_full_batchs_commit_opens_the_next_ones_transaction() -> None:
@@ -192,8 +192,8 @@ def test_a_message_that_fails_alone_is_charged_in_a_transaction_of_its_own(
     assert queries_of(flow.steps[6]) == queries
     settled = flow.steps[7]
     assert isinstance(settled, Settle)
-    assert settled.item.outcome is not None
-    assert settled.item.outcome.status is status
+    assert settled.items[0].outcome is not None
+    assert settled.items[0].outcome.status is status
 
 
 def test_a_culprit_among_many_is_charged_in_the_transaction_its_neighbours_commit() -> None:
@@ -201,7 +201,7 @@ def test_a_culprit_among_many_is_charged_in_the_transaction_its_neighbours_commi
         work_batch(work(mode="stored", batch=2)),
         [
             (Begin, 1), (Fetch, [queued(1), queued(2)]), (Side, []), (Save, None),
-            (Handle, ValueError("no")), (Restore, None), (Handle, None), (Commit, 0), (Settle, None), (Settle, None),
+            (Handle, ValueError("no")), (Restore, None), (Handle, None), (Commit, 0), (Settle, None),
         ],
     )  # fmt: skip
     assert queries_of(flow.steps[7]) == ["finish", "record_attempt", "charge", "withdraw"]
@@ -290,8 +290,8 @@ def test_a_suspect_is_taken_alone_and_at_its_limit_it_is_buried_and_not_run() ->
     assert queries_of(flow.steps[4]) == ["bury_queued", "finish", "withdraw"]
     settled = flow.steps[5]
     assert isinstance(settled, Settle)
-    assert settled.item.outcome is not None
-    assert settled.item.outcome.reason == Reason.CRASH_LOOP
+    assert settled.items[0].outcome is not None
+    assert settled.items[0].outcome.reason == Reason.CRASH_LOOP
 
 
 def test_messages_of_a_type_nobody_handles_are_buried_uncharged() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -132,8 +132,12 @@ class Cell:
 
     # What the runtime calls.
 
-    def settle(self, item: Item) -> None:
-        """Give the broker its answer, or note how a stored message ended; stop when all is done."""
+    def settle(self, items: Sequence[Item]) -> None:
+        """Give the broker its answers, or note how stored messages ended; stop when all is done."""
+        for item in items:
+            self._settle(item)
+
+    def _settle(self, item: Item) -> None:
         assert item.outcome is not None
         status, details = item.outcome.status, self._details(item)
         if item.delivery is not None and item.delivery not in self.pending:

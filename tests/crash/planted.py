@@ -68,14 +68,14 @@ def _around(patch: Patch, wrong: Callable[[Callable[[Step], Any], Performer, Ste
 
 def _ack_before_commit(patch: Patch) -> None:
     def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
-        if isinstance(step, steps.Settle) and step.item.waiter == "acked":
+        if isinstance(step, steps.Settle) and all(item.waiter == "acked" for item in step.items):
             return None
         reply = right(step)
         if isinstance(step, steps.Handle) and performer.work.policy.mode == "inline":
             for item in step.items:
                 item.outcome = Outcome(Status.PROCESSED, reply)
-                right(steps.Settle(item))
                 item.waiter = "acked"
+            right(steps.Settle(step.items))
         return reply
 
     _around(patch, wrong)
@@ -142,7 +142,7 @@ def _cancellation_acked(patch: Patch) -> None:
         except asyncio.CancelledError:
             for item in self.mailbox.active:
                 item.outcome = item.outcome or Outcome(Status.PROCESSED)
-                self.crew.settle(item)
+            self.crew.settle(self.mailbox.active)
             raise
 
     patch(TaskWorker, "run", run)
@@ -236,9 +236,9 @@ def _confirmation_not_looked_at(patch: Patch) -> None:
 
 def _failure_acked(patch: Patch) -> None:
     def wrong(right: Callable[[Step], Any], performer: Performer, step: Step) -> Any:
-        outcome = step.item.outcome if isinstance(step, steps.Settle) else None
-        if isinstance(step, steps.Settle) and outcome is not None and outcome.status is Status.RETRY:
-            step.item.outcome = Outcome(Status.DUPLICATE)
+        for item in step.items if isinstance(step, steps.Settle) else ():
+            if item.outcome is not None and item.outcome.status is Status.RETRY:
+                item.outcome = Outcome(Status.DUPLICATE)
         return right(step)
 
     _around(patch, wrong)

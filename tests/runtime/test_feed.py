@@ -64,7 +64,7 @@ class Line:
         assert len(done) == count
         for item in done:
             item.outcome = DONE
-            self.feed.settle(item)
+        self.feed.settle(done)
         self.clock.now += seconds
         await self.feed.answer_settled(Tallies())
 

@@ -188,10 +188,10 @@ def inline_batch(
         if opened is None:
             yield _opening(token, len(now))
         rows = yield Fetch(_claims(work, now))
-        claimed = {(row[0], row[1]) for row in rows}
-        fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
-        known: list[Item] = []
-        if len(fresh) < len(now):
+        fresh, known = now, []
+        if len(rows) < len(now):
+            claimed = {(row[0], row[1]) for row in rows}
+            fresh = [item for item in now if (item.message.source, item.message.id) in claimed]
             known = [item for item in now if (item.message.source, item.message.id) not in claimed]
         calls = yield from _known(work, known, later)
         run = yield from handle_all(work, fresh, hurried=len(now) > 1)
@@ -216,8 +216,8 @@ def inline_batch(
     doubtful = [item for item in settled if item.doubtful]
     if doubtful:
         yield from vouch(work, doubtful)
-    for item in settled:
-        yield Settle(item)
+    if settled:
+        yield Settle(settled)
     return [item for item in items if item.outcome is None], None if then is None else then.token
 
 

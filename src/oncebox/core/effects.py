@@ -74,7 +74,7 @@ def work_effect(work: Work) -> Op[int]:
             yield from give_up(work, item)
             raise
         yield Keep(item, False)
-    yield Settle(item)
+    yield Settle((item,))
     return 1
 
 

@@ -81,9 +81,8 @@ def stream(work: Work, item: Item | None) -> Op[None]:
         if not work.lazy or following is None or len(held) >= GROUP_MAX:
             if work.lazy or item.doubtful:
                 yield from vouch(work, held)
-            for settled in held:
-                yield Settle(settled)
-            held.clear()
+            yield Settle(held)
+            held = []
         item = following
 
 

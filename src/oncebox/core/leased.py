@@ -40,7 +40,7 @@ def work_long(work: Work) -> Op[int]:
     if item is None:
         return 0
     if item.outcome is not None:
-        yield Settle(item)
+        yield Settle((item,))
         return 1
     try:
         yield Keep(item, True)
@@ -57,7 +57,7 @@ def work_long(work: Work) -> Op[int]:
         else:
             yield from _charge_lease(work, item, error)
     yield Keep(item, False)
-    yield Settle(item)
+    yield Settle((item,))
     return 1
 
 

@@ -33,7 +33,7 @@ def deliver_in_order(work: Work, item: Item) -> Op[None]:
             work.alone.leave(work)
     if item.doubtful:
         yield from vouch(work, [item])
-    yield Settle(item)
+    yield Settle((item,))
 
 
 def _deliver(work: Work, item: Item) -> Op[None]:

@@ -45,8 +45,8 @@ def receive(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     doubtful = [item for item in settled if item.doubtful]
     if doubtful:
         yield from vouch(work, doubtful)
-    for item in settled:
-        yield Settle(item)
+    if settled:
+        yield Settle(settled)
     return [item for item in items if item.outcome is None]
 
 
@@ -68,12 +68,13 @@ def _store(work: Work, items: list[Item]) -> Op[None]:
             raise
     else:
         rows = yield store  # one statement is a transaction of its own: one round trip
-    stored = {(row[0], row[1]) for row in rows}
     known: list[Item] = []
+    are_all_new = len(rows) == len(items)
+    stored = set() if are_all_new else {(row[0], row[1]) for row in rows}
     for item in items:
         if item.outcome is not None:
             continue
-        if (item.message.source, item.message.id) in stored:
+        if are_all_new or (item.message.source, item.message.id) in stored:
             item.outcome = KEPT
         else:
             known.append(item)

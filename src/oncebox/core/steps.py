@@ -6,7 +6,7 @@ each of them, by number, without the flow knowing.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -134,9 +134,9 @@ class Next(Step, frozen=True, gc=False):
 
 
 class Settle(Step, frozen=True, gc=False):
-    """The item's outcome is durable: tell whoever waits, and give the broker its one answer."""
+    """The items' outcomes are durable: tell whoever waits, and give the broker one answer for each."""
 
-    item: Item
+    items: Sequence[Item]
 
 
 class Flush(Step, frozen=True, gc=False):

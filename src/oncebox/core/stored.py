@@ -133,8 +133,8 @@ def _batch(
     for item, verdict in verdicts:
         work.unrecorded.pop(item.seq, None)
         item.outcome = verdict.outcome
-    for item in (*run.done, *(failed for failed, _ in run.failed)):
-        yield Settle(item)
+    if settled := [*run.done, *(failed for failed, _ in run.failed)]:
+        yield Settle(settled)
     work.succeeded()
     return len(items), None if then is None else then.token
 
@@ -174,7 +174,7 @@ def _handle_those(work: Work, items: list[Item], *, hurried: bool) -> Op[Run]:
 def _settle(items: list[Item], verdict: Verdict) -> Op[None]:
     for item in items:
         item.outcome = verdict.outcome
-        yield Settle(item)
+    yield Settle(items)
 
 
 def _charges(
@@ -244,7 +244,8 @@ def _charge(work: Work, failed: list[tuple[Item, Exception]]) -> Op[None]:
         work.unrecorded.pop(item.seq, None)
         work.reruns.pop(item.seq, None)
         item.outcome = verdict.outcome
-        yield Settle(item)
+    if verdicts:
+        yield Settle([item for item, _ in verdicts])
 
 
 def _take(work: Work, token: str, suspect: bool, *, is_open: bool) -> Op[list[Item] | None]:

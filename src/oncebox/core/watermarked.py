@@ -55,7 +55,7 @@ def deliver_in_partition(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
             yield from _deliver(work, item)
         finally:
             work.alone.leave(work)
-    yield Settle(item)
+    yield Settle((item,))
     return []
 
 
@@ -135,9 +135,8 @@ def _deliver_many(work: Work, items: Sequence[Item]) -> Op[list[Item]]:
     for item in run.done:
         item.outcome = processed(item.result)
     work.succeeded()
-    for item in items:
-        if item.outcome is not None:
-            yield Settle(item)
+    if settled := [item for item in items if item.outcome is not None]:
+        yield Settle(settled)
     return [item for item in items if item.outcome is None]
 
 

@@ -85,10 +85,10 @@ class Feed:
         """False where the broker could not be reached at start: opened when it can."""
         self.opened: Callable[[], None] = lambda: None
 
-    def settle(self, item: Item) -> None:
-        """From any thread: this item's outcome is durable. Answered soon; at once when many are, or when so few are
+    def settle(self, items: Sequence[Item]) -> None:
+        """From any thread: these items' outcomes are durable. Answered soon; at once when many are, or when so few are
         left that a worker has nothing to do: the broker may be waiting for the answer with its next."""
-        self._settled.append(item)
+        self._settled.extend(items)
         if self._rung:
             return
         settled = len(self._settled)

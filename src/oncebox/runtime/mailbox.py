@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 from oncebox.core.work import Item
 
@@ -60,9 +61,13 @@ class Mailbox:
             taken.append(item)
         return taken
 
-    def settled(self, item: Item) -> None:
-        """The item is dealt with."""
-        self.active.remove(item)
+    def settled(self, items: Sequence[Item]) -> None:
+        """These are dealt with."""
+        if len(items) == len(self.active):  # all there are, as a rule
+            self.active.clear()
+            return
+        for item in items:
+            self.active.remove(item)
 
     def give_up(self) -> list[Item]:
         """Everything that was taken and not settled, no longer this worker's."""

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ class Performer:
         *,
         is_async: bool,
         next_item: Callable[[], Item | None] = lambda: None,
-        settle: Callable[[Item], None] = lambda item: None,
+        settle: Callable[[Sequence[Item]], None] = lambda items: None,
         keep: Callable[[Item, bool], None] = lambda item, on: None,
         load: Callable[[str], bytes] | None = None,
         watchdog: Watchdog | None = None,
@@ -68,7 +68,7 @@ class Performer:
             steps.Ask: self._ask_async if is_async else self._ask,
             steps.Handle: self._handle_async if is_async else self._handle,
             steps.Next: lambda step: next_item(),
-            steps.Settle: lambda step: settle(step.item),
+            steps.Settle: lambda step: settle(step.items),
             steps.Keep: lambda step: keep(step.item, step.on),
             steps.Flush: self._flush_async if is_async else self._flush,
         }

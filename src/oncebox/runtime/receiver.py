@@ -62,8 +62,7 @@ class Receiver:
                         lost = 0
                     while items := self.mailbox.take_many(STORE_MAX):
                         left = await run_async(receive(work, items), performer)
-                        for item in left:
-                            self.mailbox.settled(item)
+                        self.mailbox.settled(left)
                         # Before what came after them: whatever is stored first is first in its lane.
                         self.mailbox.items.extendleft(reversed(left))
                         if len(left) == len(items):
@@ -85,5 +84,5 @@ class Receiver:
                 await finished(session.close())
 
     def _settle(self, step: Settle) -> None:
-        self.mailbox.active.remove(step.item)
-        self.feed.settle(step.item)
+        self.mailbox.settled(step.items)
+        self.feed.settle(step.items)

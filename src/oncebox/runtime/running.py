@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -210,11 +210,13 @@ class Running:
         self._workers.append(worker)
         return worker
 
-    def _then_ring(self, settle: Callable[[Item], None]) -> Callable[[Item], None]:
-        def settled(item: Item) -> None:
-            settle(item)
-            if item.publications or item.sendings:
-                self.outgoing.ring()
+    def _then_ring(self, settle: Callable[[Sequence[Item]], None]) -> Callable[[Sequence[Item]], None]:
+        def settled(items: Sequence[Item]) -> None:
+            settle(items)
+            for item in items:
+                if item.publications or item.sendings:
+                    self.outgoing.ring()
+                    return
 
         return settled
 
@@ -224,12 +226,17 @@ class Running:
             worker.mailbox.ring()
 
     def _count(self, member: Member) -> Any:
-        def count(item: Item) -> None:
-            outcome = item.outcome
-            assert outcome is not None
-            self.tallies.add(member.name, item.message, outcome)
-            if outcome is not DONE:
-                report(member.name, item, outcome)
+        def count(items: Sequence[Item]) -> None:
+            if done := [item.message for item in items if item.outcome is DONE]:
+                self.tallies.add_all(member.name, done, DONE)
+            if len(done) == len(items):
+                return
+            for item in items:
+                outcome = item.outcome
+                assert outcome is not None
+                if outcome is not DONE:
+                    self.tallies.add(member.name, item.message, outcome)
+                    report(member.name, item, outcome)
 
         return count
 

@@ -40,4 +40,4 @@ def take_all(work: Work, line: ThreadMailbox) -> Op[None]:
         for item in items:
             # Its row comes and goes under our hands: whoever sent it may try again.
             item.outcome = Outcome(Status.IN_FLIGHT, delay_seconds=1.0)
-            line.settled(item)
+        line.settled(items)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oncebox import errors
@@ -65,7 +65,10 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
         # SQLite's transactions are opened without a round trip.
         if len(mailbox.items) < 2 or work.limit == 1 or work.marks_first or work.is_overdue():
             return False
-        return _batchable(work, mailbox.items[0]) and work.monotonic() < until
+        try:
+            return _batchable(work, mailbox.items[0]) and work.monotonic() < until
+        except IndexError:
+            return False  # cleared meanwhile
 
     opened: str | None = None
     while items:
@@ -82,10 +85,17 @@ def inline_turn(work: Work, mailbox: Mailbox) -> Op[bool]:
 def _batch(work: Work, mailbox: Mailbox, limit: int) -> list[Item]:
     """Up to so many that can go together."""
     items: list[Item] = []
-    while len(items) < limit and mailbox.items and _batchable(work, mailbox.items[0]):
-        following = mailbox.take()
-        assert following is not None
-        items.append(following)
+    line = mailbox.items
+    try:
+        while len(items) < limit:
+            item = line.popleft()
+            if not _batchable(work, item):
+                line.appendleft(item)
+                break
+            items.append(item)
+    except IndexError:
+        pass  # that was all, or the line was cleared meanwhile: the worker is to stop
+    mailbox.active += items
     return items
 
 
@@ -136,7 +146,7 @@ class Crew:
         database: Database,
         settings: Settings,
         side: Any,
-        settle: Callable[[Item], None],
+        settle: Callable[[Sequence[Item]], None],
         keep: Callable[[Item, bool], None],
         load: Callable[[str], bytes] | None,
         watchdog: Any,
@@ -165,11 +175,11 @@ class Crew:
 
         single = work.policy.batch == 1
 
-        def settle_one(step: Settle) -> None:
-            item = step.item
-            if item.delivery is not None:
-                mailbox.active.remove(item)
-            settle(item)
+        def settle_those(step: Settle) -> None:
+            items = step.items
+            if items[0].delivery is not None:  # what comes from the queue was never in the mailbox
+                mailbox.settled(items)
+            settle(items)
 
         def next_one(step: Next) -> Item | None:
             # A group or a chain takes only what its kind of transaction can carry.
@@ -187,7 +197,7 @@ class Crew:
             task=asyncio.current_task() if is_async else None,
         )
         performer.hands[Next] = next_one
-        performer.hands[Settle] = settle_one
+        performer.hands[Settle] = settle_those
         self.turns.in_turn(work, performer.hands, is_async)
         return performer
 

@@ -28,7 +28,7 @@ from oncebox.replay import order, placed
 from oncebox.runtime.keeper import new_worker_id
 from oncebox.runtime.schema import check_schema, check_schema_async
 from oncebox.runtime.workers import stored_turn
-from oncebox.testing.hands import Connections, Hands
+from oncebox.testing.hands import Connections, Hands, Settle
 from oncebox.testing.loops import Loop
 from oncebox.testing.steps import Meeting, Steps
 from oncebox.testing.tables import Tables, open_tables
@@ -207,9 +207,10 @@ class Life:
     def _deliver(self, consumer: Consumer, parcel: Parcel) -> Exception | None:
         item = consumer.intake.from_message(parcel.delivered())
 
-        def settle(settled: Item) -> None:
-            assert settled.outcome is not None
-            parcel.settle(settled.outcome)
+        def settle(items: Sequence[Item]) -> None:
+            for settled in items:
+                assert settled.outcome is not None
+                parcel.settle(settled.outcome)
 
         def flow(work: Work) -> Op[Any]:
             return stream(work, item) if consumer.policy.mode == "inline" else receive(work, [item])
@@ -232,11 +233,12 @@ class Life:
                 worked |= bool(self._stage(consumer, _turns, self._ended(consumer), self.steps))
         return worked or (waits and self.bench.tables.make_due())
 
-    def _ended(self, consumer: Consumer) -> Callable[[Item], None]:
-        def settle(item: Item) -> None:
-            assert item.outcome is not None
-            key = (consumer.name, item.message.source, item.message.id)
-            self.bench.ends.setdefault(key, []).append(item.outcome)
+    def _ended(self, consumer: Consumer) -> Settle:
+        def settle(items: Sequence[Item]) -> None:
+            for item in items:
+                assert item.outcome is not None
+                key = (consumer.name, item.message.source, item.message.id)
+                self.bench.ends.setdefault(key, []).append(item.outcome)
 
         return settle
 
@@ -244,7 +246,7 @@ class Life:
         self,
         consumer: Consumer,
         flow: Callable[[Work], Op[T]],
-        settle: Callable[[Item], None],
+        settle: Settle,
         steps: Steps,
     ) -> T:
         """One flow, to its end or to the process's."""
@@ -268,8 +270,8 @@ def _rotated(messages: Sequence[Message], by: int) -> list[Message]:
     return [*messages[by:], *messages[:by]]
 
 
-def _ignore(item: Item) -> None:
-    """Nobody waits for it."""
+def _ignore(items: Sequence[Item]) -> None:
+    """Nobody waits for them."""
 
 
 def consumer_of(target: App | Consumer, message: Message) -> Consumer:

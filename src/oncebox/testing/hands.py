@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from oncebox.app import App
@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 
 Kind = tuple[bool, Settings]
+Settle = Callable[[Sequence[Item]], None]
 
 
 class Connections:
@@ -56,9 +57,7 @@ class Hands:
         self._database = connections.database
         self._sessions: dict[Kind, Session] = {}
 
-    def run(
-        self, consumer: Consumer, work: Work, flow: Op[T], settle: Callable[[Item], None], steps: Steps
-    ) -> T:
+    def run(self, consumer: Consumer, work: Work, flow: Op[T], settle: Settle, steps: Steps) -> T:
         """The flow's result; raises what ends it."""
         settings = connection_settings(work.policy)
         if self._is_async(consumer):
@@ -77,9 +76,7 @@ class Hands:
         )
         return run(flow, steps.around(performer, is_async=False))
 
-    async def _awaiting(
-        self, work: Work, flow: Op[T], settle: Callable[[Item], None], steps: Steps, settings: Settings
-    ) -> T:
+    async def _awaiting(self, work: Work, flow: Op[T], settle: Settle, steps: Steps, settings: Settings) -> T:
         session = self._known((True, settings))
         if session is None:
             session = self._sessions[True, settings] = await self._database.connect_async(settings)
