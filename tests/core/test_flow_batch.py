@@ -259,6 +259,19 @@ def test_batches_in_each_others_way_are_halved_and_uncharged(error: Exception, l
     assert "Settle" not in script_of(flow.steps)
 
 
+def test_after_a_loss_in_a_batch_each_runs_alone_so_that_whose_handler_it_is_can_be_told() -> None:
+    items = [item(f"evt-{n}") for n in range(8)]
+    worker = work(batch=8)
+    flow = Stepped(inline_batch(worker, items))
+    for reply in (0, claimed(*items), None, errors.DatabaseUnavailable("gone")):
+        flow.reply(reply)
+    flow.expect(Rollback)
+    with pytest.raises(errors.DatabaseUnavailable):
+        flow.reply()
+    assert worker.limit == 1
+    assert [one.outcome for one in items] == [None] * 8
+
+
 def test_a_commit_without_a_known_culprit_goes_one_by_one() -> None:
     items = [item("evt-1"), item("evt-2")]
     worker = work(batch=2)

@@ -294,3 +294,29 @@ async def test_what_a_handler_sends_and_publishes_is_committed_with_its_objects(
 
     assert set(shop.balances()) == {f"{prefix}a{n}" for prefix in ("", "r", "l") for n in range(10)}
     await shop.close()
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_a_table_may_change_while_its_readers_run(shop: OrmShop, batch: int) -> None:
+    """What was prepared for the table as it was fails once, and no message pays for it."""
+    broker = Memory()
+    billing = shop.consumer(source=broker.queue("payments"), batch=batch, retry=Backoff(attempts=1))
+
+    @shop.handler(billing)
+    async def reads(call: Call) -> None:
+        await call.db.run("SELECT * FROM price")
+        await _add(call)
+
+    shop.rows("DROP TABLE IF EXISTS price")
+    shop.rows("CREATE TABLE price (sku text)")
+    async with shop.app.running():
+        broker.put("payments", *messages(20))
+        await broker.drained("payments")
+        await eventually_async(lambda: len(shop.balances()) == 20)  # stored, they are done after their acks
+        shop.rows("ALTER TABLE price ADD COLUMN cents int")
+        broker.put("payments", *messages(40)[20:])
+        await broker.drained("payments")
+        await eventually_async(lambda: len(shop.balances()) + shop.count("dead") == 40)
+    assert shop.count("dead") == 0
+    assert len(shop.balances()) == 40

@@ -231,6 +231,10 @@ def once_more(work: Work, items: Sequence[Item], error: BaseException) -> list[I
     for item in items:
         item.outcome = None
     if is_lost(error):
+        if len(items) > 1 and isinstance(error, errors.DatabaseUnavailable):
+            work.limit = (
+                1  # alone, a handler that loses its connection again and again is told from its neighbours
+            )
         raise error
     if isinstance(error, Undo):
         for item, cause in error.run.failed:

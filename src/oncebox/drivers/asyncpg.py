@@ -23,7 +23,7 @@ _LOST = (OSError, asyncpg.InterfaceError, asyncio.TimeoutError)
 def translated(error: BaseException, *, committing: bool = False) -> errors.OnceboxError:
     """The flow's name for an asyncpg error."""
     sqlstate = getattr(error, "sqlstate", None)
-    return postgresql.translate(sqlstate, committing=committing)
+    return postgresql.outdated(error) or postgresql.translate(sqlstate, committing=committing)
 
 
 def _rowcount(tag: str | None) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -24,6 +26,10 @@ _KEEPALIVE: dict[str, Any] = {
 }
 
 
+LET_GO_SECONDS = 1.0
+"""What a handler has left at work may end by itself meanwhile: a stream that was not read to its end is closed."""
+TOLD_SECONDS = 0.1
+"""For whoever waits for what was stopped, to hear of it before the socket goes, whose number is the next one's."""
 _OK = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 
 
@@ -31,7 +37,7 @@ def translated(error: psycopg.Error, *, committing: bool = False) -> errors.Once
     """The flow's name for a psycopg error."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
-    return postgresql.translate(error.sqlstate, committing=committing)
+    return postgresql.outdated(error) or postgresql.translate(error.sqlstate, committing=committing)
 
 
 def _values(call: Call) -> list[Any]:
@@ -65,10 +71,40 @@ class _Psycopg(PostgresSession):
         self._failed(refusal.sqlstate)
         raise translated(refusal, committing=committing) from refusal
 
-    def handled(self) -> None:
-        # All is well as a rule, and libpq says so in one word; it knows no status of a connection that was closed.
-        if self.raw.pgconn.transaction_status != TransactionStatus.INTRANS:
-            super().handled()
+    def handled(self) -> Any:
+        # All is well as a rule, and libpq says so in two words; it knows no status of a connection that was closed.
+        pgconn = self.raw.pgconn
+        if pgconn.transaction_status == TransactionStatus.INTRANS and not pgconn.pipeline_status:
+            return None
+        return self._let_go() if self._is_at_work() else super().handled()
+
+    def _is_at_work(self) -> bool:
+        """Whether something runs on the connection, which the handler has left: what we sent would wait behind it, for
+        ever where it is a COPY, or come out of turn."""
+        pgconn = self.raw.pgconn
+        return bool(pgconn.pipeline_status) or pgconn.transaction_status == TransactionStatus.ACTIVE
+
+    def _let_go(self) -> Any:
+        """Wait for it for a moment; then stop it, close the connection, and raise TransactionEnded."""
+        raise NotImplementedError
+
+    def _close_at_work(self) -> errors.TransactionEnded:
+        self.raw.pgconn.finish()
+        self.broken = True
+        return errors.TransactionEnded(
+            "the handler returned while its connection was still at work; end every pipeline and COPY, and wait for "
+            "every statement, before you return"
+        )
+
+    def _is_forgetful(self) -> bool:
+        """Whether what is undone was undone by an error of the server's. psycopg then has to see the ROLLBACK pass, and
+        forgets what it has prepared, as it does for everybody: a statement whose table was changed fails for good."""
+        return not self.pooled and self.failed()
+
+    def _forgetting(self, text: str) -> bytes:
+        """`text`, and ours are forgotten as well: psycopg deallocates all there are, where it has any."""
+        self.claims = None
+        return f"{text}; DEALLOCATE ALL".encode()
 
     def failed(self) -> bool:
         return bool(self.raw.info.transaction_status == TransactionStatus.INERROR)
@@ -77,6 +113,8 @@ class _Psycopg(PostgresSession):
         return bool(self.raw.info.transaction_status != TransactionStatus.IDLE)
 
     def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, errors.TransactionEnded):
+            return error  # our own word, after which we may have closed it
         if self.raw.closed:
             self.broken = True
             if self.raw.broken:
@@ -149,17 +187,45 @@ class PsycopgSession(_Psycopg):
         """Plain SQL, for migrations."""
         self._script(text)
 
+    def restore(self) -> Any:
+        return self._undo(postgresql.RESTORE)
+
+    def _undo(self, text: str) -> int:
+        if not self._is_forgetful():
+            return self._script(text)
+        try:
+            self.raw.execute(self._forgetting(text))
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error) from error
+        return 0
+
     def rollback(self) -> None:
+        if self._is_at_work():
+            with suppress(errors.OnceboxError):
+                self._let_go()
         # Twice: a cancellation meant for the handler's statement may come late and hit the first.
         for _ in range(2):
             try:
                 if self.in_transaction():
-                    self._script("ROLLBACK")
+                    self._undo("ROLLBACK")
                 return
             except errors.OnceboxError:
                 if self.raw.closed:
                     break
         self.broken = True
+
+    def _let_go(self) -> Any:
+        lock = self.raw.lock
+        if lock.acquire(timeout=LET_GO_SECONDS):
+            lock.release()
+            if not self._is_at_work():
+                return self.handled()
+        else:
+            self.cancel()
+            if lock.acquire(timeout=TOLD_SECONDS):
+                lock.release()
+        raise self._close_at_work()
 
     def cancel(self) -> None:
         try:
@@ -218,6 +284,8 @@ class AsyncPsycopgSession(_Psycopg):
     async def _exchange(self, text: bytes) -> PGresult:
         # By libpq, as the blocking one does, and for the same two reasons.
         raw = self.raw
+        if raw.closed:  # its lock may be held by somebody who will never know
+            raise psycopg.OperationalError("the connection is closed")
         async with raw.lock:
             raw.pgconn.send_query(text)
             answers: list[PGresult] = await raw.wait(generators.execute(raw.pgconn))
@@ -243,12 +311,40 @@ class AsyncPsycopgSession(_Psycopg):
         """Plain SQL, for migrations."""
         await self._script(text)
 
+    def restore(self) -> Any:
+        return self._undo(postgresql.RESTORE)
+
+    async def _undo(self, text: str) -> int:
+        if not self._is_forgetful():
+            return await self._script(text)
+        try:
+            await self.raw.execute(self._forgetting(text))
+        except psycopg.Error as error:
+            self.broken = self.raw.closed
+            raise translated(error) from error
+        return 0
+
     async def rollback(self) -> None:
+        if self._is_at_work():
+            with suppress(errors.OnceboxError):
+                await self._let_go()
         try:
             if self.in_transaction():
-                await self._script("ROLLBACK")
+                await self._undo("ROLLBACK")
         except errors.OnceboxError:
             self.broken = True
+
+    async def _let_go(self) -> Any:
+        try:
+            async with asyncio.timeout(LET_GO_SECONDS), self.raw.lock:
+                if not self._is_at_work():
+                    return self.handled()
+        except TimeoutError:
+            with suppress(psycopg.Error, TimeoutError):
+                await self.raw.cancel_safe(timeout=5)
+                async with asyncio.timeout(TOLD_SECONDS), self.raw.lock:
+                    pass
+        raise self._close_at_work()
 
     async def listen(self, channel: str, ring: Callable[[], None]) -> None:
         """Ring for every NOTIFY, until cancelled or the connection is lost."""

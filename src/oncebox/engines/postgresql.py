@@ -246,6 +246,18 @@ def commit(step: Commit, claims: Claims | None = None, check: str = CHECK, first
     return text if step.then is None else f"{text} {begin(step.then, claims, CHAIN)}"
 
 
+def outdated(error: BaseException) -> errors.Conflict | None:
+    """What a driver has prepared for the handler returns other columns since its table was changed. Nobody's failure:
+    drivers forget it when the transaction is rolled back, and it works when the message runs again."""
+    if getattr(error, "sqlstate", None) != "0A000":
+        return None
+    # The code says only that something is not supported. psycopg tells where in the server; asyncpg has looked there.
+    where = getattr(getattr(error, "diag", None), "source_function", None)
+    if where != "RevalidateCachedQuery" and type(error).__name__ != "InvalidCachedStatementError":
+        return None
+    return errors.Conflict("a table has changed under a prepared statement; it is prepared again (0A000)")
+
+
 def translate(sqlstate: str | None, *, committing: bool = False) -> errors.OnceboxError:
     """What an error code means to a flow. The driver's own error becomes the cause."""
     if sqlstate is None or sqlstate.startswith(_UNAVAILABLE):

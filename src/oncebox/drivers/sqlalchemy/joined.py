@@ -98,7 +98,7 @@ class Joined(Held):
         if isinstance(error, exc.InvalidRequestError) and self._ended:
             is_stuck = self._session is not None and not self._session.is_active
             return outcomes.swallowed() if is_stuck else outcomes.ended()
-        cause = getattr(error, "orig", None) or error
+        cause = outcomes.drivers_own(error)
         if isinstance(cause, errors.OnceboxError) or not outcomes.is_told(cause):
             return error
         named = self._named(cause, False)

@@ -75,6 +75,16 @@ def is_told(error: BaseException) -> bool:
     return isinstance(getattr(error, "sqlstate", None), str) or isinstance(error, sqlite3.Error)
 
 
+def drivers_own(error: BaseException) -> BaseException:
+    """The driver's error behind SQLAlchemy's. The adapter of asyncpg leaves the code out of one that it has a name for,
+    and has the original as its cause."""
+    cause: BaseException | None = getattr(error, "orig", None)
+    if cause is None:
+        return error
+    behind = cause.__cause__
+    return behind if behind is not None and is_told(behind) and not is_told(cause) else cause
+
+
 def is_loss(error: BaseException) -> bool:
     """Whether the error may tell of a lost connection. A timeout does not: it cancels a statement."""
     return isinstance(error, (exc.DBAPIError, OSError)) and not isinstance(error, TimeoutError)

@@ -134,7 +134,7 @@ class PostgresTransactions(SqlAlchemySession):
         sqlstate = getattr(error, "sqlstate", None)
         if sqlstate is None and not committing:
             return errors.DatabaseError(f"the driver refused ({type(error).__name__})")
-        return postgresql.translate(sqlstate, committing=committing)
+        return postgresql.outdated(error) or postgresql.translate(sqlstate, committing=committing)
 
     def _lost(self, committing: bool) -> errors.OnceboxError:
         return postgresql.translate(None, committing=committing)
