@@ -137,3 +137,35 @@ async def test_a_rollback_leaves_what_is_prepared(pg_url: str) -> None:
     assert await (await session.raw.execute(names)).fetchall() == before
     assert any(name.startswith("oncebox") for (name,) in before)
     await session.close()
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_an_error_of_the_servers_leaves_what_a_handler_has_prepared_itself(
+    pg_url: str, awaits: bool
+) -> None:
+    """Once for each connection, as one may: nobody else's failure takes it away."""
+    migrate(pg_url)
+    broker = Memory()
+    app = App(pg_url)
+    billing = app.consumer("billing", broker.queue("payments"), concurrency=1, retry=Backoff(attempts=1))
+    ready: set[int] = set()
+
+    def statements(message: Message, server: int) -> list[bytes]:
+        first = [] if server in ready else [b"PREPARE mine AS SELECT 1"]
+        ready.add(server)
+        return [*first, b"SELECT 1/0" if message.id == "evt-2" else b"EXECUTE mine"]
+
+    def captured(message: Message, conn: psycopg.Connection[Any]) -> None:
+        for statement in statements(message, conn.info.backend_pid):
+            conn.execute(statement)
+
+    async def captured_async(message: Message, conn: psycopg.AsyncConnection[Any]) -> None:
+        for statement in statements(message, conn.info.backend_pid):
+            await conn.execute(statement)
+
+    billing.handler("paid")(captured_async if awaits else captured)
+    async with app.running():
+        broker.put("payments", *(Message(id=f"evt-{n}", type="paid", payload={}) for n in range(6)))
+        await broker.drained("payments")
+    with psycopg.connect(pg_url) as conn:
+        assert conn.execute("SELECT message_id FROM oncebox.dead").fetchall() == [("evt-2",)]

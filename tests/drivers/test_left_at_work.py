@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +19,15 @@ from oncebox.schema import migrate
 from tests.waiting import eventually
 
 COPY = "COPY seen FROM STDIN"
+MANY = "SELECT generate_series(1, 1000)"
 left: list[Any] = []
 """What handlers let go of, so that nobody collects it."""
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left at work here does not end by itself."""
+    monkeypatch.setattr("oncebox.drivers.psycopg.LET_GO_SECONDS", 0.2)
 
 
 def pipeline(conn: psycopg.Connection[Any]) -> None:
@@ -31,6 +38,11 @@ def pipeline(conn: psycopg.Connection[Any]) -> None:
 def copy(conn: psycopg.Connection[Any]) -> None:
     left.append(conn.cursor().copy(COPY))
     left[-1].__enter__()
+
+
+def stream(conn: psycopg.Connection[Any]) -> None:
+    left.append(conn.cursor().stream(MANY))
+    next(left[-1])
 
 
 def thread(conn: psycopg.Connection[Any]) -> None:
@@ -53,14 +65,20 @@ async def copy_async(conn: psycopg.AsyncConnection[Any]) -> None:
     await left[-1].__aenter__()
 
 
+async def stream_async(conn: psycopg.AsyncConnection[Any]) -> None:
+    left.append(conn.cursor().stream(MANY))
+    await anext(left[-1])
+
+
 async def statement(conn: psycopg.AsyncConnection[Any]) -> None:
     left.append(asyncio.create_task(conn.execute("SELECT pg_sleep(600)")))
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("leave", [pipeline, copy, thread])
+@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize("leave", [pipeline, copy, stream, thread])
 async def test_what_a_handler_leaves_at_work_is_its_messages_end(
-    pg_url: str, leave: Callable[[psycopg.Connection[Any]], None]
+    pg_url: str, leave: Callable[[psycopg.Connection[Any]], None], batch: int
 ) -> None:
     def captured(message: Message, conn: psycopg.Connection[Any]) -> None:
         conn.execute("INSERT INTO seen VALUES (%s)", (message.id,))
@@ -69,19 +87,20 @@ async def test_what_a_handler_leaves_at_work_is_its_messages_end(
         if message.id == "evt-1":
             raise ValueError("no such account")
 
-    await run(pg_url, captured)
+    await run(pg_url, captured, batch)
     for one in left:
         if isinstance(one, threading.Thread):
             one.join(10)
             assert not one.is_alive()
         else:
             with suppress(psycopg.Error):
-                one.__exit__(None, None, None)
+                one.close() if leave is stream else one.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("leave", [pipeline_async, copy_async, statement])
+@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize("leave", [pipeline_async, copy_async, stream_async, statement])
 async def test_what_an_awaiting_handler_leaves_at_work_is_its_messages_end(
-    pg_url: str, leave: Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]]
+    pg_url: str, leave: Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]], batch: int
 ) -> None:
     async def captured(message: Message, conn: psycopg.AsyncConnection[Any]) -> None:
         await conn.execute("INSERT INTO seen VALUES (%s)", (message.id,))
@@ -90,13 +109,25 @@ async def test_what_an_awaiting_handler_leaves_at_work_is_its_messages_end(
         if message.id == "evt-1":
             raise ValueError("no such account")
 
-    await run(pg_url, captured)
+    await run(pg_url, captured, batch)
     for one in left:
         with suppress(psycopg.Error):
-            await (one if isinstance(one, asyncio.Task) else one.__aexit__(None, None, None))
+            if leave is statement:
+                await one
+            else:
+                await (one.aclose() if leave is stream_async else one.__aexit__(None, None, None))
 
 
-async def test_a_stream_that_is_not_read_to_its_end_is_nobodys_end(pg_url: str) -> None:
+async def numbers(conn: psycopg.AsyncConnection[Any]) -> AsyncIterator[int]:
+    """Rows from a pipeline, which is ended with the iteration."""
+    async with conn.pipeline():
+        for n in range(10):
+            await conn.execute("SELECT %s::int", (n,))
+            yield n
+
+
+@pytest.mark.parametrize("how", ["stream", "pipeline"])
+async def test_what_is_not_read_to_its_end_is_nobodys_end(pg_url: str, how: str) -> None:
     """It is closed a moment after the handler has returned."""
     migrate(pg_url)
     broker = Memory()
@@ -105,7 +136,7 @@ async def test_a_stream_that_is_not_read_to_its_end_is_nobodys_end(pg_url: str) 
 
     @billing.handler("paid")
     async def captured(message: Message, conn: psycopg.AsyncConnection[Any]) -> None:
-        async for _ in conn.cursor().stream("SELECT generate_series(1, 1000)"):
+        async for _ in conn.cursor().stream(MANY) if how == "stream" else numbers(conn):
             break
 
     async with app.running():
@@ -116,13 +147,14 @@ async def test_a_stream_that_is_not_read_to_its_end_is_nobodys_end(pg_url: str) 
         assert conn.execute("SELECT count(finished) FROM oncebox.ledger").fetchone() == (5,)
 
 
-async def run(pg_url: str, handler: Callable[..., Any]) -> None:
+async def run(pg_url: str, handler: Callable[..., Any], batch: int) -> None:
     """Five messages, of which the first two leave something, and the second one raises then."""
     left.clear()
     migrate(pg_url)
     broker = Memory()
     app = App(pg_url)
-    billing = app.consumer("billing", broker.queue("payments"), concurrency=1, retry=Backoff(attempts=1))
+    retry = Backoff(attempts=1)
+    billing = app.consumer("billing", broker.queue("payments"), concurrency=1, batch=batch, retry=retry)
     billing.handler("paid")(handler)
     with psycopg.connect(pg_url, autocommit=True) as conn:
         conn.execute("CREATE TABLE seen (message_id text PRIMARY KEY)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -26,6 +27,8 @@ _KEEPALIVE: dict[str, Any] = {
 }
 
 
+LINKS_MAX = 20
+LOOK_SECONDS = 0.005
 LET_GO_SECONDS = 1.0
 """What a handler has left at work may end by itself meanwhile: a stream that was not read to its end is closed."""
 TOLD_SECONDS = 0.1
@@ -37,7 +40,29 @@ def translated(error: psycopg.Error, *, committing: bool = False) -> errors.Once
     """The flow's name for a psycopg error."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return errors.DatabaseError(f"psycopg refused ({type(error).__name__})")
-    return postgresql.outdated(error) or postgresql.translate(error.sqlstate, committing=committing)
+    if postgresql.outdated(error) is not None:
+        return _stale()
+    return postgresql.translate(error.sqlstate, committing=committing)
+
+
+def _stale() -> errors.DatabaseUnavailable:
+    """psycopg keeps what it has prepared until it sees a ROLLBACK pass, and ours go past it: a statement whose table
+    was changed would be refused for good. On a new connection everything is prepared anew, the handler's own too."""
+    return errors.DatabaseUnavailable(
+        "a table has changed under a prepared statement; the connection is opened anew (0A000)"
+    )
+
+
+def _is_stale(error: BaseException) -> bool:
+    """Whether such a refusal is what the error is about, whatever name the handler gave it."""
+    link: BaseException | None = error
+    for _ in range(LINKS_MAX):
+        if link is None:
+            return False
+        if postgresql.outdated(link) is not None:
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def _values(call: Call) -> list[Any]:
@@ -76,7 +101,7 @@ class _Psycopg(PostgresSession):
         pgconn = self.raw.pgconn
         if pgconn.transaction_status == TransactionStatus.INTRANS and not pgconn.pipeline_status:
             return None
-        return self._let_go() if self._is_at_work() else super().handled()
+        return self._handled_late() if self._is_at_work() else super().handled()
 
     def _is_at_work(self) -> bool:
         """Whether something runs on the connection, which the handler has left: what we sent would wait behind it, for
@@ -84,8 +109,11 @@ class _Psycopg(PostgresSession):
         pgconn = self.raw.pgconn
         return bool(pgconn.pipeline_status) or pgconn.transaction_status == TransactionStatus.ACTIVE
 
+    def _handled_late(self) -> Any:
+        raise NotImplementedError
+
     def _let_go(self) -> Any:
-        """Wait for it for a moment; then stop it, close the connection, and raise TransactionEnded."""
+        """Wait a moment until nothing is at work; else stop it, close the connection, and raise TransactionEnded."""
         raise NotImplementedError
 
     def _close_at_work(self) -> errors.TransactionEnded:
@@ -96,15 +124,11 @@ class _Psycopg(PostgresSession):
             "every statement, before you return"
         )
 
-    def _is_forgetful(self) -> bool:
-        """Whether what is undone was undone by an error of the server's. psycopg then has to see the ROLLBACK pass, and
-        forgets what it has prepared, as it does for everybody: a statement whose table was changed fails for good."""
-        return not self.pooled and self.failed()
-
-    def _forgetting(self, text: str) -> bytes:
-        """`text`, and ours are forgotten as well: psycopg deallocates all there are, where it has any."""
-        self.claims = None
-        return f"{text}; DEALLOCATE ALL".encode()
+    def explain(self, error: BaseException) -> BaseException:
+        if _is_stale(error):
+            self.broken = True
+            return _stale()
+        return super().explain(error)
 
     def failed(self) -> bool:
         return bool(self.raw.info.transaction_status == TransactionStatus.INERROR)
@@ -163,7 +187,11 @@ class PsycopgSession(_Psycopg):
 
     def _prepare(self) -> None:
         claims = postgresql.Claims(self.queries)
-        self._learn(claims, self.raw.pgconn.exec_(self._ask(claims)))
+        try:
+            self._learn(claims, self.raw.pgconn.exec_(self._ask(claims)))
+        except psycopg.Error as error:
+            self.broken = True
+            raise translated(error) from error
 
     def _script(self, text: str, *, committing: bool = False) -> int:
         # Straight to libpq, which releases the GIL while it waits: half the cost of a cursor. And
@@ -180,7 +208,7 @@ class PsycopgSession(_Psycopg):
             cursor = self.raw.execute(call.query.packed.encode(), _values(call))
             return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
-            self.broken = self.raw.closed
+            self.broken = self.raw.closed or _is_stale(error)
             raise translated(error) from error
 
     def execute_text(self, text: str) -> None:
@@ -188,17 +216,9 @@ class PsycopgSession(_Psycopg):
         self._script(text)
 
     def restore(self) -> Any:
-        return self._undo(postgresql.RESTORE)
-
-    def _undo(self, text: str) -> int:
-        if not self._is_forgetful():
-            return self._script(text)
-        try:
-            self.raw.execute(self._forgetting(text))
-        except psycopg.Error as error:
-            self.broken = self.raw.closed
-            raise translated(error) from error
-        return 0
+        if self._is_at_work():
+            self._let_go()
+        return super().restore()
 
     def rollback(self) -> None:
         if self._is_at_work():
@@ -208,23 +228,26 @@ class PsycopgSession(_Psycopg):
         for _ in range(2):
             try:
                 if self.in_transaction():
-                    self._undo("ROLLBACK")
+                    self._script("ROLLBACK")
                 return
             except errors.OnceboxError:
                 if self.raw.closed:
                     break
         self.broken = True
 
+    def _handled_late(self) -> Any:
+        self._let_go()
+        return self.handled()
+
     def _let_go(self) -> Any:
-        lock = self.raw.lock
-        if lock.acquire(timeout=LET_GO_SECONDS):
-            lock.release()
+        ends = time.monotonic() + LET_GO_SECONDS
+        while time.monotonic() < ends:
+            time.sleep(LOOK_SECONDS)
             if not self._is_at_work():
-                return self.handled()
-        else:
-            self.cancel()
-            if lock.acquire(timeout=TOLD_SECONDS):
-                lock.release()
+                return
+        self.cancel()
+        if self.raw.lock.acquire(timeout=TOLD_SECONDS):
+            self.raw.lock.release()
         raise self._close_at_work()
 
     def cancel(self) -> None:
@@ -304,25 +327,17 @@ class AsyncPsycopgSession(_Psycopg):
             cursor = await self.raw.execute(call.query.packed.encode(), _values(call))
             return await cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
-            self.broken = self.raw.closed
+            self.broken = self.raw.closed or _is_stale(error)
             raise translated(error) from error
 
     async def execute_text(self, text: str) -> None:
         """Plain SQL, for migrations."""
         await self._script(text)
 
-    def restore(self) -> Any:
-        return self._undo(postgresql.RESTORE)
-
-    async def _undo(self, text: str) -> int:
-        if not self._is_forgetful():
-            return await self._script(text)
-        try:
-            await self.raw.execute(self._forgetting(text))
-        except psycopg.Error as error:
-            self.broken = self.raw.closed
-            raise translated(error) from error
-        return 0
+    async def restore(self) -> Any:
+        if self._is_at_work():
+            await self._let_go()
+        return await self._script(postgresql.RESTORE)
 
     async def rollback(self) -> None:
         if self._is_at_work():
@@ -330,20 +345,24 @@ class AsyncPsycopgSession(_Psycopg):
                 await self._let_go()
         try:
             if self.in_transaction():
-                await self._undo("ROLLBACK")
+                await self._script("ROLLBACK")
         except errors.OnceboxError:
             self.broken = True
 
+    async def _handled_late(self) -> Any:
+        await self._let_go()
+        return self.handled()
+
     async def _let_go(self) -> Any:
-        try:
-            async with asyncio.timeout(LET_GO_SECONDS), self.raw.lock:
-                if not self._is_at_work():
-                    return self.handled()
-        except TimeoutError:
-            with suppress(psycopg.Error, TimeoutError):
-                await self.raw.cancel_safe(timeout=5)
-                async with asyncio.timeout(TOLD_SECONDS), self.raw.lock:
-                    pass
+        ends = time.monotonic() + LET_GO_SECONDS
+        while time.monotonic() < ends:
+            await asyncio.sleep(LOOK_SECONDS)
+            if not self._is_at_work():
+                return
+        with suppress(psycopg.Error, TimeoutError):
+            await self.raw.cancel_safe(timeout=5)
+            async with asyncio.timeout(TOLD_SECONDS), self.raw.lock:
+                pass
         raise self._close_at_work()
 
     async def listen(self, channel: str, ring: Callable[[], None]) -> None:
