@@ -12,6 +12,8 @@ from oncebox.core.work import Item
 from oncebox.message import Message
 from oncebox.runtime.feed import hand_out
 from oncebox.runtime.mailbox import Mailbox, ThreadMailbox
+from oncebox.runtime.workers import _batch
+from tests.core.flows import work
 
 
 def item(name: str, *, lane: str | None = None, key: str | None = None, place: Place | None = None) -> Item:
@@ -96,3 +98,32 @@ def test_batches_go_where_the_line_is_shortest() -> None:
     hand_out(boxes, [item(f"m{n}") for n in range(5)])
     assert [len(box.items) for box in boxes] == [3, 2]
     assert not shared
+
+
+def test_what_is_settled_is_no_longer_put_back_whether_it_is_all_or_some() -> None:
+    mailbox = ThreadMailbox()
+    mailbox.items.extend(item(name) for name in "abcd")
+    taken = mailbox.take_many(4)
+    mailbox.settled([taken[2], taken[0]])
+    assert names(*mailbox.active) == ["b", "d"]
+    mailbox.settled([])
+    assert names(*mailbox.active) == ["b", "d"]
+    mailbox.put_back()
+    assert names(*mailbox.items) == ["b", "d"]
+    mailbox.settled(mailbox.take_many(2))
+    mailbox.put_back()
+    assert not mailbox.items
+
+
+def test_a_batch_takes_only_what_can_go_together_and_leaves_the_rest_in_its_order() -> None:
+    mailbox = ThreadMailbox()
+    again = item("again")
+    again.message = Message(id="again", deliveries=2)
+    mailbox.items.extend([item("a"), item("b"), again, item("c")])
+    worker = work(batch=10)
+    assert names(*_batch(worker, mailbox, 1)) == ["a"]
+    assert names(*_batch(worker, mailbox, 10)) == ["b"]
+    assert names(*mailbox.active) == ["a", "b"]
+    assert names(*mailbox.items) == ["again", "c"]
+    mailbox.items.clear()
+    assert _batch(worker, mailbox, 10) == []

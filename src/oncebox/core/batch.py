@@ -232,9 +232,8 @@ def once_more(work: Work, items: Sequence[Item], error: BaseException) -> list[I
         item.outcome = None
     if is_lost(error):
         if len(items) > 1 and isinstance(error, errors.DatabaseUnavailable):
-            work.limit = (
-                1  # alone, a handler that loses its connection again and again is told from its neighbours
-            )
+            # Alone, a handler that loses its connection again and again is told from its neighbours.
+            work.limit = 1
         raise error
     if isinstance(error, Undo):
         for item, cause in error.run.failed:

@@ -110,6 +110,7 @@ class _Psycopg(PostgresSession):
         return bool(pgconn.pipeline_status) or pgconn.transaction_status == TransactionStatus.ACTIVE
 
     def _handled_late(self) -> Any:
+        """`handled`, once nothing is at work."""
         raise NotImplementedError
 
     def _let_go(self) -> Any:
@@ -120,8 +121,8 @@ class _Psycopg(PostgresSession):
         self.raw.pgconn.finish()
         self.broken = True
         return errors.TransactionEnded(
-            "the handler returned while its connection was still at work; end every pipeline and COPY, and wait for "
-            "every statement, before you return"
+            "the handler returned while its connection was still at work; end every pipeline, stream and COPY, and "
+            "wait for every statement, before you return"
         )
 
     def explain(self, error: BaseException) -> BaseException:

@@ -247,8 +247,8 @@ def commit(step: Commit, claims: Claims | None = None, check: str = CHECK, first
 
 
 def outdated(error: BaseException) -> errors.Conflict | None:
-    """What a driver has prepared for the handler returns other columns since its table was changed. Nobody's failure:
-    drivers forget it when the transaction is rolled back, and it works when the message runs again."""
+    """What a driver has prepared for the handler returns other columns since its table was changed. Nobody's failure,
+    and it works when the message runs again: asyncpg and SQLAlchemy forget it, a psycopg connection is given up."""
     if getattr(error, "sqlstate", None) != "0A000":
         return None
     # The code says only that something is not supported. psycopg tells where in the server; asyncpg has looked there.
